@@ -1,0 +1,23 @@
+"""Which hardware a grade runs on, and what else a result may depend on.
+
+Everything here is read from the machine when asked; nothing is configured and nothing is guessed. This release
+knows one device, `cpu`.
+"""
+
+from kernelassay.devices._cpu import MachineFacts, cpu_device, machine_facts
+from kernelassay.devices._detect import DeviceError, detect, device_names
+from kernelassay.devices._environment import environment
+from kernelassay.devices._toolchain import Compiler, Toolchain, toolchain
+
+__all__ = [
+    "Compiler",
+    "DeviceError",
+    "MachineFacts",
+    "Toolchain",
+    "cpu_device",
+    "detect",
+    "device_names",
+    "environment",
+    "machine_facts",
+    "toolchain",
+]
