@@ -1,0 +1,28 @@
+"""Decks of problems: find, load, draw, compare, lint.
+
+Problems are data (`decks/<deck>/<problem>/`); the code here is the same for all of them and runs only in trusted
+processes.
+"""
+
+from kernelassay.decks._draw import draw, expect
+from kernelassay.decks._error import DeckError
+from kernelassay.decks._loader import hash_files, load, problem_names
+from kernelassay.decks._problem import CaseTensors, LoadedProblem
+from kernelassay.decks._reference import Reference
+from kernelassay.decks.comparators import Comparison, Mismatch, attribute, compare
+
+__all__ = [
+    "CaseTensors",
+    "Comparison",
+    "DeckError",
+    "LoadedProblem",
+    "Mismatch",
+    "Reference",
+    "attribute",
+    "compare",
+    "draw",
+    "expect",
+    "hash_files",
+    "load",
+    "problem_names",
+]

@@ -1,0 +1,56 @@
+"""Comparators: one file each, dispatched by a table.
+
+The rule: a problem names a comparator and brings no check of its own. They run only in trusted processes, on private
+copies of inputs and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from kernelassay.decks._error import DeckError
+from kernelassay.decks._problem import CaseTensors, LoadedProblem
+from kernelassay.decks.comparators import selection
+from kernelassay.decks.comparators._common import Comparison, Mismatch
+from kernelassay.records import Comparator
+
+__all__ = ["Comparison", "Mismatch", "attribute", "compare"]
+
+_Compare = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], Comparison]
+_Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], str | None]
+
+COMPARE: dict[Comparator, _Compare] = {
+    Comparator.SELECTION: selection.compare,
+}
+ATTRIBUTE: dict[Comparator, _Attribute] = {
+    Comparator.SELECTION: selection.attribute,
+}
+
+
+def compare(
+    loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
+) -> Comparison:
+    """Judge `actual` against `expected` (the oracle's answer, see `expect`) by the problem's comparator.
+
+    `actual` may hold anything: wrong names, dtypes, sizes, NaN, indices of any value.
+
+    Raises:
+        DeckError: the deck does not fit its comparator.
+    """
+    rule = COMPARE.get(loaded.problem.comparator)
+    if rule is None:
+        raise DeckError(
+            f"{loaded.folder / 'problem.yaml'}: no comparator {loaded.problem.comparator.value!r}; "
+            f"choose one, then run: assay deck lint {loaded.problem.name}"
+        )
+    return rule(loaded, tensors, expected, actual)
+
+
+def attribute(
+    loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
+) -> str | None:
+    """Name of the mutant whose error is the submission's; None where there is none or nothing differs."""
+    rule = ATTRIBUTE.get(loaded.problem.comparator)
+    return None if rule is None else rule(loaded, tensors, expected, actual)
