@@ -1,6 +1,7 @@
 """The nouns of the house, as data. No torch, and nothing of ours below this package."""
 
 from kernelassay.records._base import Record
+from kernelassay.records.ceilings import Ceiling, Ceilings
 from kernelassay.records.device import Device, Environment, Isolation, Limits
 from kernelassay.records.finding import Finding, Force, Location, Measurement, Recipe
 from kernelassay.records.formula import Formula, evaluate
@@ -30,30 +31,51 @@ from kernelassay.records.problem import (
 )
 from kernelassay.records.status import ExitCode, Status, TimingState, Verdict
 from kernelassay.records.submission import Build, EntryKind, FileEntry, Manifest, Submission
-from kernelassay.records.timing import Interval, ShapeTiming, Timing
+from kernelassay.records.timing import (
+    Calibration,
+    Check,
+    Discard,
+    Floor,
+    Interval,
+    LineFit,
+    ProcessTiming,
+    Round,
+    Rung,
+    Score,
+    ShapePlan,
+    ShapeTiming,
+    Timing,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
     "Artefact",
     "Build",
+    "Calibration",
     "Case",
     "CaseResult",
     "CaseSpec",
+    "Ceiling",
+    "Ceilings",
+    "Check",
     "Comparator",
     "Cost",
     "Device",
+    "Discard",
     "Entry",
     "EntryKind",
     "Environment",
     "ExitCode",
     "FileEntry",
     "Finding",
+    "Floor",
     "Force",
     "Formula",
     "Grade",
     "Interval",
     "Isolation",
     "Limits",
+    "LineFit",
     "Location",
     "Manifest",
     "Measurement",
@@ -61,11 +83,16 @@ __all__ = [
     "Phase",
     "Problem",
     "ProblemRef",
+    "ProcessTiming",
     "Recipe",
     "Record",
     "Role",
+    "Round",
     "Rules",
+    "Rung",
+    "Score",
     "Shape",
+    "ShapePlan",
     "ShapeTiming",
     "Status",
     "Submission",

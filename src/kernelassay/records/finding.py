@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from kernelassay.records._base import Record
+from kernelassay.records.status import Verdict
 
 
 class Force(StrEnum):
@@ -42,31 +43,35 @@ class Location(Record):
 
 
 class Recipe(Record):
-    """What `assay reproduce` runs again: one case, by its revealed seed, or one probe."""
+    """What `assay reproduce` runs again."""
 
-    shape: str
-    case: str
-    seed: int = Field(ge=0)
+    stage: Literal["build", "load", "case", "probe"]
+    """`case`: one case by its revealed seed; alone first, then after all calls that came before it in the grade."""
+    shape: str | None = None
+    case: str | None = None
+    seed: int = Field(default=0, ge=0)
     """Seed of the case's generator, revealed when the grade is written."""
     weights_seed: int = Field(default=0, ge=0)
     """Seed of the weights' generator; 0 where the problem has no weights."""
     probe: str | None = None
-    """Name of the probe that drew the conclusion; None for a plain check."""
+    """Stage `probe`: which one."""
 
 
 class Finding(Record):
     """One piece of evidence about a submission."""
 
-    id: str
-    """Unique in its grade, `f1`, `f2`, …; `<grade id>/<id>` is what `assay reproduce` takes."""
+    id: str = Field(pattern=r"^f[0-9]+$")
+    """Unique in its grade; `<grade id>/<id>` is what `assay reproduce` takes."""
     rule: str
-    """Dotted name of the rule, `check.selection.values`, `contract.inputs_mutated`, …"""
+    """Dotted name of the rule: `check.selection.values`, `contract.inputs_mutated`, …"""
     force: Force
+    charge: Verdict | None = None
+    """What it convicts of or nominates for; None when it only informs."""
     title: str
     """One line that a reader understands without the rest."""
     detail: str = ""
     expected: str | None = None
-    """The oracle's value at the location, written for a reader."""
+    """What a genuine, right submission gives at the location, written for a reader."""
     actual: str | None = None
     location: Location | None = None
     measured: tuple[Measurement, ...] = ()
@@ -76,8 +81,10 @@ class Finding(Record):
 
     @model_validator(mode="after")
     def _conviction_needs_evidence(self) -> Self:
-        if self.force is Force.CONVICTS and (
-            self.expected is None or self.actual is None or self.reproduce is None
-        ):
-            raise ValueError("a conviction holds an expected value, an actual value and a reproduce command")
+        if (self.charge is None) != (self.force is Force.INFORMS):
+            raise ValueError("a finding that convicts or nominates says of what; one that informs charges nothing")
+        if self.charge in (Verdict.CLEAN, Verdict.INFRA):
+            raise ValueError("nobody is charged with being clean or with a fault of the machine")
+        if self.force is Force.CONVICTS and None in (self.expected, self.actual, self.recipe, self.reproduce):
+            raise ValueError("a conviction holds an expected value, an actual value and a way to reproduce it")
         return self

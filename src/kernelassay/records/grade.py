@@ -16,6 +16,7 @@ from kernelassay.records.submission import Submission
 from kernelassay.records.timing import Timing
 
 SCHEMA_VERSION: Literal["1"] = "1"
+ACCUSATIONS = (Verdict.REWARD_HACK, Verdict.RUBRIC_LEAK, Verdict.CONTAMINATED)
 
 
 class Case(Record):
@@ -116,7 +117,8 @@ def _refuse_impossible(grade: Grade) -> None:
         ),
         "a clean verdict needs status correct": grade.verdict is not Verdict.CLEAN or grade.status is Status.CORRECT,
         "a clean verdict stands beside no conviction": grade.verdict is not Verdict.CLEAN or not convicted,
-        "reward_hack needs a finding that convicts": grade.verdict is not Verdict.REWARD_HACK or bool(convicted),
+        "an accusation needs a finding that convicts of it": grade.verdict not in ACCUSATIONS
+        or any(f.charge is grade.verdict for f in convicted),
         "status correct needs every planned case": grade.status is not Status.CORRECT
         or (len(grade.cases) == grade.cases_planned > 0 and not wrong),
         "status infra and verdict infra go together": (grade.status is not Status.INFRA)

@@ -140,6 +140,8 @@ class Problem(Record):
     entry: Entry
     tensors: tuple[TensorSpec, ...]
     """In the order of the call's arguments, then of its results; state tensors are arguments."""
+    scalars: tuple[str, ...] = ()
+    """Shape keys whose values the call takes after its tensors, in order."""
     shapes: tuple[Shape, ...]
     comparator: Comparator
     tolerance: dict[str, Tolerance] = {}
@@ -178,6 +180,8 @@ class Problem(Record):
         if self.comparator is Comparator.NORMALISED and outputs != set(self.tolerance):
             raise ValueError("comparator 'normalised' needs one tolerance per output, no more and no less")
         for shape in self.shapes:
+            if unknown := set(self.scalars) - set(shape.values):
+                raise ValueError(f"shape {shape.key!r} lacks {', '.join(sorted(unknown))}, which the call takes")
             for tensor in self.tensors:
                 for dim in tensor.dims:
                     size = evaluate(dim, shape.values)

@@ -1,0 +1,172 @@
+"""One case: draw, call, compare. The judge compares private snapshots with private copies of its inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from kernelassay.decks import CaseTensors, Comparison, LoadedProblem, compare, draw
+from kernelassay.records import Case, CaseResult, Location, Role, Status, TensorSpec, extent
+from kernelassay.session import CallResult, OutputFact, Rig, same_bytes
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that a case showed."""
+
+    status: Status
+    """`wrong` or `contract`."""
+    rule: str
+    title: str
+    expected: str
+    actual: str
+    location: Location | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one case gave, with what a diagnosis needs."""
+
+    result: CaseResult
+    faults: tuple[Fault, ...]
+    tensors: CaseTensors
+    expected: dict[str, Tensor] = field(repr=False)
+    actual: dict[str, Tensor] = field(repr=False)
+    where: str = ""
+
+
+def check_case(loaded: LoadedProblem, rig: Rig, case: Case) -> Checked:
+    """Run one case on a live worker and compare it with the oracle.
+
+    Raises:
+        kernelassay.session.Trouble: the call did not return.
+    """
+    tensors = draw(loaded, rig.shape, case.case, case.seed, case.weights_seed)
+    rig.set_weights(tensors.weights)
+    called = rig.call(tensors.inputs)
+    return judge_call(loaded, rig, case, tensors, called)
+
+
+def judge_call(loaded: LoadedProblem, rig: Rig, case: Case, tensors: CaseTensors, called: CallResult) -> Checked:
+    """Compare what a call left with the oracle."""
+    problem = loaded.problem
+    faults = [*_returned(problem.role(Role.OUTPUT), rig, called.facts), *_mutated(loaded, tensors, called)]
+    actual = dict(called.outputs) | {t.name: called.arguments[t.name] for t in problem.role(Role.STATE)}
+    expected: dict[str, Tensor] = {}
+    usage, where = None, ""
+    if len(called.facts) == len(problem.role(Role.OUTPUT)) and all(f.copied for f in called.facts):
+        expected = loaded.reference.oracle(tensors.weights, tensors.inputs, rig.shape)
+        comparison = compare(loaded, tensors, expected, actual)
+        faults += _mismatches(comparison)
+        usage, where = comparison.usage if math.isfinite(comparison.usage) else None, comparison.where
+    wrong = [f for f in faults if f.status is Status.WRONG]
+    worst = next(iter(wrong or faults), None)
+    result = CaseResult(
+        case=case,
+        status=Status.CORRECT if worst is None else worst.status,
+        usage=usage,
+        message="" if worst is None else worst.title,
+        wall_us=called.wall_us,
+    )
+    return Checked(result, tuple(faults), tensors, expected, actual, where)
+
+
+def _mismatches(comparison: Comparison) -> list[Fault]:
+    return [
+        Fault(
+            Status.WRONG,
+            f"check.{m.rule}",
+            m.message,
+            m.expected if m.expected is not None else "the oracle's value",
+            m.actual if m.actual is not None else "another value",
+            Location(output=m.output, index=m.index),
+        )
+        for m in comparison.mismatches
+    ]
+
+
+def _returned(specs: tuple[TensorSpec, ...], rig: Rig, facts: tuple[OutputFact, ...]) -> list[Fault]:
+    """Faults of the returned objects themselves, by the worker's description (a lie here only spoils the bytes)."""
+    if len(facts) != len(specs):
+        return [
+            Fault(
+                Status.WRONG,
+                "check.outputs.count",
+                f"returned {len(facts)} results, the problem has {len(specs)}",
+                ", ".join(s.name for s in specs),
+                f"{len(facts)} results",
+            )
+        ]
+    faults = []
+    for spec, fact in zip(specs, facts, strict=True):
+        sizes = extent(spec, rig.shape)
+        where = Location(output=spec.name)
+
+        def fault(status: Status, rule: str, what: str, expected: str, actual: str, where: Location = where) -> Fault:
+            return Fault(status, rule, f"{where.output}: {what}", expected, actual, where)
+
+        if fact.type != "torch.Tensor":
+            faults.append(
+                fault(Status.CONTRACT, "contract.plain_tensor", "not a plain torch.Tensor", "torch.Tensor", fact.type)
+            )
+        elif fact.dtype != spec.dtype:
+            faults.append(fault(Status.WRONG, "check.outputs.dtype", f"dtype {fact.dtype}", spec.dtype, fact.dtype))
+        elif fact.shape != sizes:
+            faults.append(
+                fault(Status.WRONG, "check.outputs.shape", f"shape {fact.shape}", str(sizes), str(fact.shape))
+            )
+        elif fact.device != "cpu":
+            faults.append(fault(Status.WRONG, "check.outputs.device", f"on device {fact.device}", "cpu", fact.device))
+        elif fact.lazy:
+            faults.append(
+                fault(
+                    Status.CONTRACT,
+                    "contract.lazy_view",
+                    "a lazy conjugate or negative view",
+                    "computed values",
+                    "a lazy view",
+                )
+            )
+        elif not fact.contiguous:
+            faults.append(
+                fault(
+                    Status.WRONG,
+                    "check.outputs.strides",
+                    "not contiguous",
+                    "row-major, contiguous",
+                    f"strides {fact.strides}",
+                )
+            )
+        elif fact.aliases_input:
+            faults.append(
+                fault(
+                    Status.CONTRACT,
+                    "contract.aliases_input",
+                    "lies in the memory of an input",
+                    "fresh memory",
+                    "a view of an input",
+                )
+            )
+    return faults
+
+
+def _mutated(loaded: LoadedProblem, tensors: CaseTensors, called: CallResult) -> list[Fault]:
+    faults = []
+    for spec in loaded.problem.role(Role.INPUT):
+        before, after = tensors.inputs[spec.name], called.arguments[spec.name]
+        if not same_bytes(before, after):
+            flat = (before.reshape(-1).view(-1) != after.reshape(-1)).nonzero()
+            first = int(flat[0]) if len(flat) else 0
+            faults.append(
+                Fault(
+                    Status.CONTRACT,
+                    "contract.inputs_mutated",
+                    f"the call changed its input {spec.name}",
+                    str(before.reshape(-1)[first].item()),
+                    str(after.reshape(-1)[first].item()),
+                    Location(output=spec.name),
+                )
+            )
+    return faults

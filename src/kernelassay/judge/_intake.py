@@ -1,0 +1,211 @@
+"""Intake: a submission becomes a read-only copy with a content hash, or it is refused in one line.
+
+Nothing of it runs here. Opaque bytes are refused, because nobody can read them; links and special files, because
+they could point at what is not the submission; sizes are checked before a byte is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from kernelassay.records import EntryKind, FileEntry, Manifest, Submission
+
+MAX_FILES = 1000
+MAX_FILE_BYTES = 4 << 20
+"""Sources of hand-written kernels stay below 1 MB; generated tables get some room."""
+MAX_TOTAL_BYTES = 16 << 20
+MANIFEST = "submission.yaml"
+IGNORED_FOLDERS = frozenset(
+    {"__pycache__", ".git", ".hg", ".svn", ".venv", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}
+)
+"""Left-overs of tools: neither copied nor hashed, so they cannot matter."""
+SINGLE_FILE = "solution.py"
+"""Name that a submission given as one file gets."""
+NATIVE_SUFFIXES = {".cpp": "c++", ".cc": "c++", ".cxx": "c++", ".c": "cc"}
+"""Source suffix → compiler driver."""
+FLAG = re.compile(
+    r"-O[0-3sg]|-Ofast|-g|-fopenmp|-pthread|-l(m|pthread|dl|rt|atomic)"
+    r"|-D[A-Za-z_]\w*(=[\w.+-]*)?|-std=(c|gnu)(\+\+)?\w+|-m[a-z0-9][\w.=+-]*|-f(no-)?[a-z][\w-]*(=[\w-]+)?|-W[a-z][\w-]*(=\d+)?"
+)
+"""Compiler flags that a manifest may ask for; the build is jailed, so the list only keeps grades reproducible."""
+_FLAG_REFUSED = re.compile(r"-fplugin.*|-fdump.*|-fprofile.*|-fsanitize.*|-Wl.*|-Wp.*|-Wa.*")
+
+
+class UsageError(Exception):
+    """The caller's mistake: exit code 2."""
+
+
+class Refused(Exception):
+    """Intake will not take this submission; the message is the one line that says why."""
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """A submission as it was copied."""
+
+    submission: Submission
+    folder: Path
+    """The read-only copy."""
+    refused: str | None
+    """Why intake refused it; None when it may be graded."""
+
+
+def take_in(source: Path, folder: Path) -> TakenIn:
+    """Copy `source` (a folder, or one Python file) to the new folder `folder` and read its manifest.
+
+    Raises:
+        UsageError: there is no such path, or it is neither a folder nor a file.
+    """
+    if not source.exists():
+        raise UsageError(
+            f"no submission at {str(source)!r}\nnext: assay grade PATH, with the folder that holds solution.py"
+        )
+    name = source.resolve().name
+    folder.mkdir(parents=True)
+    files: list[FileEntry] = []
+    manifest = Manifest()
+    refused = None
+    try:
+        for path, data in _contents(source):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            files.append(FileEntry(path=path, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data)))
+        manifest = _manifest(folder)
+        _check_manifest(manifest, {f.path for f in files})
+    except Refused as reason:
+        refused = str(reason)
+    files.sort(key=lambda f: f.path)
+    for path, folders, names in os.walk(folder):
+        for entry in names:
+            Path(path, entry).chmod(0o444)
+        for entry in folders:
+            Path(path, entry).chmod(0o755)
+    submission = Submission(
+        name=name, content_hash=content_hash(files), files=tuple(files), entry=manifest.entry, manifest=manifest
+    )
+    return TakenIn(submission, folder, refused)
+
+
+def content_hash(files: list[FileEntry]) -> str:
+    """SHA-256 over the sorted (path, content hash) pairs."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda f: f.path):
+        digest.update(f"{file.path}\0{file.sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
+    if not source.is_dir():
+        with_parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield SINGLE_FILE, _read(source.resolve().name, with_parent, source.name)
+        finally:
+            os.close(with_parent)
+        return
+    count = total = 0
+    for base, folders, names, dir_fd in os.fwalk(source, follow_symlinks=False):
+        folders[:] = sorted(f for f in folders if f not in IGNORED_FOLDERS)
+        relative = PurePosixPath(Path(base).relative_to(source).as_posix())
+        for folder in folders:
+            if stat.S_ISLNK(os.stat(folder, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+                raise Refused(
+                    f"{_shown(relative / folder)} is a symbolic link; put the files themselves in the submission"
+                )
+        for name in sorted(names):
+            path = str(relative / name)
+            count += 1
+            if count > MAX_FILES:
+                raise Refused(f"more than {MAX_FILES} files")
+            data = _read(path, dir_fd, name)
+            total += len(data)
+            if total > MAX_TOTAL_BYTES:
+                raise Refused(f"more than {MAX_TOTAL_BYTES >> 20} MiB in all")
+            yield path, data
+
+
+def _read(path: str, dir_fd: int, name: str) -> bytes:
+    """One regular text file, never through a link; `path` is its name in the submission."""
+    if any(ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) < 0xE000 for c in path):
+        raise Refused(f"file name {_shown(path)} holds control characters or bytes that are not UTF-8")
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+    except OSError as error:
+        if stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            raise Refused(f"{_shown(path)} is a symbolic link; put the file itself in the submission") from error
+        raise Refused(f"{_shown(path)} cannot be read: {error.strerror}") from error
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refused(f"{_shown(path)} is no regular file")
+        if info.st_size > MAX_FILE_BYTES:
+            raise Refused(f"{_shown(path)} has {info.st_size} bytes; a file may have {MAX_FILE_BYTES >> 20} MiB")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise Refused(f"{_shown(path)} grew while it was read")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(
+            f"{_shown(path)} is not UTF-8 text (byte {error.start}); binaries are refused, send sources"
+        ) from error
+    if "\0" in text:
+        raise Refused(f"{_shown(path)} holds NUL bytes; binaries are refused, send sources")
+    return data
+
+
+def _shown(path: object) -> str:
+    return ascii(str(path))[:200]
+
+
+def _manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return Manifest()
+    try:
+        data = YAML(typ="safe", pure=True).load(path.read_text())
+        return Manifest.from_plain(data)
+    except YAMLError as error:
+        raise Refused(f"{MANIFEST} is not YAML: {' '.join(str(error).split())[:300]}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(p) for p in first["loc"]) or "the document"
+        raise Refused(f"{MANIFEST}: {where}: {first['msg']}") from error
+    except (TypeError, ValueError) as error:
+        raise Refused(f"{MANIFEST}: {error}") from error
+
+
+def _check_manifest(manifest: Manifest, files: set[str]) -> None:
+    if manifest.entry is EntryKind.C_ABI:
+        if manifest.symbol is None or manifest.build is None:
+            raise Refused(f"entry c_abi needs `symbol` and `build` in {MANIFEST}")
+        if not re.fullmatch(r"[A-Za-z_]\w*", manifest.symbol):
+            raise Refused(f"symbol {_shown(manifest.symbol)} is no C identifier")
+    elif manifest.file not in files:
+        raise Refused(
+            f"no {_shown(manifest.file)}; a submission holds solution.py, or a {MANIFEST} that names its entry"
+        )
+    if manifest.build is None:
+        return
+    build = manifest.build
+    if len({NATIVE_SUFFIXES.get(Path(s).suffix) for s in build.sources} - {None}) != 1 or any(
+        Path(s).suffix not in NATIVE_SUFFIXES for s in build.sources
+    ):
+        raise Refused("build.sources are all C++ (.cpp, .cc, .cxx) or all C (.c)")
+    if missing := sorted(set(build.sources) - files):
+        raise Refused(f"build.sources names {_shown(missing[0])}, which is not in the submission")
+    for flag in build.flags:
+        if not FLAG.fullmatch(flag) or _FLAG_REFUSED.fullmatch(flag):
+            raise Refused(f"compiler flag {_shown(flag)} is not allowed; see docs/submissions.md")
+    if not re.fullmatch(r"[A-Za-z0-9_]+\.so", build.library) or build.library in files:
+        raise Refused(f"build.library {_shown(build.library)} must be a new file name that ends in .so")

@@ -1,0 +1,258 @@
+"""A grade, step by step: intake → build → check → decide → record.
+
+Each step leaves facts; the verdict is decided once, at the end, from all of them. Whatever ends the worker early
+ends the steps, never the record.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kernelassay.decks import LoadedProblem, draw, load
+from kernelassay.devices import detect, environment
+from kernelassay.judge._build import build
+from kernelassay.judge._check import Checked, check_case
+from kernelassay.judge._diagnose import Diagnosis, diagnose
+from kernelassay.judge._findings import findings_of, recipe_of
+from kernelassay.judge._intake import TakenIn, UsageError, take_in
+from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
+from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
+from kernelassay.judge._store import LOG_FILE, SUBMISSION_FOLDER, commit, new_grade_id, open_partial, sweep_partials
+from kernelassay.judge.verdict import Facts, decide
+from kernelassay.records import (
+    Artefact,
+    Case,
+    Device,
+    EntryKind,
+    Grade,
+    Interval,
+    Phase,
+    ProblemRef,
+    Recipe,
+    ShapeTiming,
+    Status,
+    Tier,
+    Timing,
+    TimingState,
+)
+from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
+from kernelassay.session import Job, Rig, Session, Trouble
+
+NO_CLOCK = "no clock yet"
+SETTLE_SEED = 0x5E771E
+"""Seed of the throw-away call that settles a worker; public, because nothing is decided by it."""
+
+
+def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
+    """Grade one submission and keep the record.
+
+    Raises:
+        UsageError: the caller's mistake: no such path, device or home.
+        kernelassay.decks.DeckError: no such problem, or a broken deck.
+        kernelassay.sandbox.SandboxError: the asked level of isolation does not work here.
+    """
+    loaded = load(request.problem)
+    device = detect(request.device)
+    tier = request.tier or (Tier.SMALL if device.kind == "cpu" else Tier.FULL)
+    if not loaded.problem.tier(tier):
+        raise UsageError(f"{request.problem} has no shapes of tier {tier!r}\nnext: assay deck show {request.problem}")
+    harden_judge()
+    sweep()
+    sweep_partials(request.home)
+    now = datetime.now(UTC)
+    partial = open_partial(request.home, new_grade_id(now))
+    try:
+        return _Grading(request, loaded, device, tier, now, partial, progress or Silent()).run()
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@dataclass
+class _Grading:
+    """One grade in the making."""
+
+    request: GradeRequest
+    loaded: LoadedProblem
+    device: Device
+    tier: Tier
+    now: datetime
+    partial: Path
+    progress: Progress
+    phases: list[Phase] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
+    planned: tuple[Case, ...] = ()
+    secret: bytes | None = None
+    status: Status = Status.CORRECT
+    trouble: tuple[Trouble, Recipe] | None = None
+    infra: str | None = None
+    diagnosis: Diagnosis | None = None
+    kind: EntryKind | None = None
+    log: list[str] = field(default_factory=list)
+    artefacts: list[Artefact] = field(default_factory=list)
+    sandbox: Sandbox | None = None
+
+    @property
+    def id(self) -> str:
+        """The grade's id, as the partial folder's name holds it."""
+        return self.partial.name.removeprefix(".partial-")[: len("g-00000000T000000-00000000")]
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time one phase and tell the caller."""
+        self.progress.phase(name)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases.append(Phase(name=name, seconds=time.monotonic() - start))
+
+    def run(self) -> Graded:
+        """All steps, then the record."""
+        with self.phase("intake"):
+            taken = take_in(self.request.submission, self.partial / SUBMISSION_FOLDER)
+        self.kind = taken.submission.entry
+        if taken.refused is not None:
+            self.status = Status.REFUSED
+            return self._record(taken)
+        self.sandbox = Sandbox(self.request.level)
+        loaded_folder = self.partial / "loaded"
+        shutil.copytree(taken.folder, loaded_folder)
+        try:
+            self._build(taken, loaded_folder)
+            if self.trouble is None:
+                self._check(taken, loaded_folder)
+        except SandboxError as error:
+            self.infra = str(error)
+        finally:
+            shutil.rmtree(loaded_folder, ignore_errors=True)
+        if self.infra is not None:
+            self.status = Status.INFRA
+        elif self.trouble is not None:
+            self.status = self.trouble[0].status
+        elif faulty := [c for c in self.checked if c.result.status is not Status.CORRECT]:
+            wrong = any(c.result.status is Status.WRONG for c in faulty)
+            self.status = Status.WRONG if wrong else Status.CONTRACT
+        return self._record(taken)
+
+    def _build(self, taken: TakenIn, into: Path) -> None:
+        manifest = taken.submission.manifest
+        if manifest.build is None or self.sandbox is None:
+            return
+        with self.phase("build"):
+            built = build(self.sandbox, taken.folder, manifest, into, self.request.limits)
+        self.log.append(built.log)
+        if built.trouble is not None:
+            self.trouble = built.trouble, Recipe(stage="build")
+        elif built.sha256 is not None:
+            self.artefacts.append(
+                Artefact(path=manifest.build.library, sha256=built.sha256, what="library built by the judge, not kept")
+            )
+
+    def job(self, taken: TakenIn, folder: Path) -> Job:
+        """What every worker of this grade is started with."""
+        manifest = taken.submission.manifest
+        return Job(
+            problem=self.loaded.problem,
+            folder=folder,
+            manifest=manifest,
+            kind=manifest.entry,
+            limits=self.request.limits,
+            threads=self.device.cores or 1,
+        )
+
+    def _check(self, taken: TakenIn, folder: Path) -> None:
+        assert self.sandbox is not None
+        job = self.job(taken, folder)
+        recipe = Recipe(stage="load")
+        with Session(self.sandbox, job) as session:
+            try:
+                with self.phase("load"):
+                    self.kind = session.load()
+                    rigs = self._settle(session)
+                self.secret = os.urandom(SECRET_BYTES)
+                self.planned = plan_cases(self.loaded.problem, self.tier, self.secret)
+                with self.phase("check"):
+                    for number, case in enumerate(self.planned):
+                        recipe = recipe_of(case)
+                        self.progress.advance(number, len(self.planned), f"{case.case} on {case.shape}")
+                        self.checked.append(check_case(self.loaded, rigs[case.shape], case))
+                wrong = next((c for c in self.checked if c.result.status is Status.WRONG), None)
+                if wrong is not None:
+                    with self.phase("diagnose"):
+                        self.diagnosis = diagnose(self.loaded, self.sandbox, job, rigs[wrong.result.case.shape], wrong)
+            except Trouble as trouble:
+                self.trouble = trouble, recipe
+            finally:
+                session.close()
+                self.log.append(session.log().decode(errors="replace"))
+
+    def _settle(self, session: Session) -> dict[str, Rig]:
+        """Construct every shape and call it once on throw-away data, before any seed exists."""
+        shapes = self.loaded.problem.tier(self.tier)
+        rigs = {}
+        for number, shape in enumerate(shapes):
+            self.progress.advance(number, len(shapes), shape.key)
+            rig = Rig(session, shape)
+            tensors = draw(self.loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED)
+            rig.set_weights(tensors.weights)
+            rig.call(tensors.inputs)
+            rigs[shape.key] = rig
+        return rigs
+
+    def _timing(self) -> Timing:
+        shapes = []
+        for shape in self.loaded.problem.tier(self.tier):
+            walls = sorted(
+                c.result.wall_us
+                for c in self.checked
+                if c.result.case.shape == shape.key and c.result.wall_us is not None
+            )
+            wall = Interval(median_us=walls[len(walls) // 2], low_us=walls[0], high_us=walls[-1]) if walls else None
+            shapes.append(ShapeTiming(shape=shape.key, state=TimingState.INVALID, reason=NO_CLOCK, wall=wall))
+        return Timing(state=TimingState.INVALID, reason=NO_CLOCK, shapes=tuple(shapes))
+
+    def _record(self, taken: TakenIn) -> Graded:
+        self.progress.phase("record")
+        timing = self._timing()
+        findings = findings_of(self.id, self.checked, self.trouble, self.diagnosis)
+        verdict, reasons = decide(Facts(self.status, timing, findings))
+        if taken.refused is not None:
+            reasons = (f"refused: {taken.refused}",)
+        if self.infra is not None:
+            reasons = (self.infra,)
+        (self.partial / LOG_FILE).write_text("\n".join(text for text in self.log if text))
+        record = Grade(
+            id=self.id,
+            created_at=self.now,
+            problem=ProblemRef(
+                name=self.loaded.problem.name,
+                version=self.loaded.problem.version,
+                content_hash=self.loaded.content_hash,
+                tier=self.tier,
+            ),
+            submission=taken.submission.model_copy(update={"entry": self.kind}),
+            device=self.device,
+            environment=environment(),
+            isolation=self.sandbox.isolation if self.sandbox else None,
+            limits=self.request.limits,
+            status=self.status,
+            timing=timing,
+            verdict=verdict,
+            reasons=reasons,
+            findings=findings,
+            cases=tuple(c.result for c in self.checked),
+            cases_planned=len(self.planned),
+            secret_commitment=commitment(self.secret) if self.secret else None,
+            secret=self.secret.hex() if self.secret else None,
+            phases=tuple(self.phases),
+            artefacts=tuple(self.artefacts),
+        )
+        return commit(self.partial, record)

@@ -1,0 +1,146 @@
+"""Replay one finding: the archived submission, the recorded seed, a fresh worker.
+
+A case is tried alone first. If it then behaves, it is tried again after all the calls that came before it in the
+grade, because a submission may count its calls.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelassay.decks import LoadedProblem, load
+from kernelassay.judge._build import build
+from kernelassay.judge._check import check_case
+from kernelassay.judge._intake import UsageError, content_hash, take_in
+from kernelassay.judge._plan import plan_cases
+from kernelassay.judge._request import Progress, Silent, default_home
+from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
+from kernelassay.records import Case, Finding, Grade
+from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
+from kernelassay.session import Job, Rig, Session, Trouble
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a replay showed."""
+
+    reference: str
+    reproduced: bool
+    expected: str
+    actual: str
+    message: str
+    finding: Finding
+
+
+def reproduce(
+    reference: str, *, home: Path | None = None, level: Level | None = None, progress: Progress | None = None
+) -> Reproduction:
+    """Replay the finding `<grade>/<finding id>`.
+
+    Raises:
+        UsageError: no such grade or finding, or the deck is not the one that it was found with.
+        kernelassay.sandbox.SandboxError: this machine cannot confine or build.
+    """
+    progress = progress or Silent()
+    grade_reference, _, finding_id = reference.rpartition("/")
+    graded = load_grade(grade_reference, home or default_home())
+    finding = next((f for f in graded.grade.findings if f.id == finding_id), None)
+    if finding is None or finding.recipe is None:
+        ids = ", ".join(f.id for f in graded.grade.findings if f.recipe) or "none"
+        raise UsageError(f"grade {graded.grade.id} has no finding {finding_id!r} to reproduce; it has: {ids}")
+    loaded = load(graded.grade.problem.name)
+    if loaded.content_hash != graded.grade.problem.content_hash:
+        raise UsageError(
+            f"{graded.grade.problem.name} is not the problem that this grade was made with "
+            f"(hash {loaded.content_hash[:12]}, then {graded.grade.problem.content_hash[:12]})\n"
+            "next: check out that deck"
+        )
+    harden_judge()
+    sweep()
+    with tempfile.TemporaryDirectory(prefix="kernelassay-reproduce-") as name:
+        folder = Path(name) / "loaded"
+        taken = take_in(graded.folder / SUBMISSION_FOLDER, folder)
+        if taken.refused or content_hash(list(taken.submission.files)) != graded.grade.submission.content_hash:
+            raise UsageError(f"the submission kept in {str(graded.folder)!r} is not the one that was graded")
+        Path(folder).chmod(0o755)
+        attempt = _Attempt(graded.grade, finding, loaded, folder, Sandbox(level), progress)
+        return attempt.run(reference)
+
+
+@dataclass
+class _Attempt:
+    grade: Grade
+    finding: Finding
+    loaded: LoadedProblem
+    folder: Path
+    sandbox: Sandbox
+    progress: Progress
+
+    def run(self, reference: str) -> Reproduction:
+        """Replay, and say what was seen."""
+        recipe = self.finding.recipe
+        assert recipe is not None
+        self.progress.phase("build")
+        source = self.folder.with_name("source")
+        shutil.copytree(self.folder, source)
+        built = build(self.sandbox, source, self.grade.submission.manifest, self.folder, self.grade.limits)
+        if built.trouble is not None or recipe.stage == "build":
+            return self._told(reference, built.trouble.rule if built.trouble else None, built.trouble)
+        case = next((c for c in self._plan() if (c.shape, c.case) == (recipe.shape, recipe.case)), None)
+        for sequence in ([case] if case else [], self._sequence(case)):
+            self.progress.phase(f"replay {len(sequence)} call(s)")
+            rules, seen = self._replay(sequence)
+            if self.finding.rule in rules:
+                return self._told(reference, self.finding.rule, seen)
+        return self._told(reference, None, seen)
+
+    def _plan(self) -> tuple[Case, ...]:
+        if self.grade.secret is None:
+            return ()
+        return plan_cases(self.loaded.problem, self.grade.problem.tier, bytes.fromhex(self.grade.secret))
+
+    def _sequence(self, case: Case | None) -> list[Case]:
+        plan = self._plan()
+        return [*plan[: plan.index(case)], case] if case is not None else []
+
+    def _replay(self, sequence: Sequence[Case]) -> tuple[set[str], Trouble | tuple[str, str] | None]:
+        """Rules that the last call of a sequence breaks, and what was seen of the finding's rule."""
+        job = Job(
+            problem=self.loaded.problem,
+            folder=self.folder,
+            manifest=self.grade.submission.manifest,
+            kind=self.grade.submission.manifest.entry,
+            limits=self.grade.limits,
+            threads=self.grade.device.cores or 1,
+        )
+        with Session(self.sandbox, job) as session:
+            try:
+                session.load()
+                keys = [s.key for s in self.loaded.problem.tier(self.grade.problem.tier)] if not sequence else []
+                rigs = {key: Rig(session, self.loaded.problem.shape(key)) for key in keys}
+                faults = []
+                for number, case in enumerate(sequence):
+                    self.progress.advance(number, len(sequence), f"{case.case} on {case.shape}")
+                    if case.shape not in rigs:
+                        rigs[case.shape] = Rig(session, self.loaded.problem.shape(case.shape))
+                    faults = list(check_case(self.loaded, rigs[case.shape], case).faults)
+                seen = next(((f.expected, f.actual) for f in faults if f.rule == self.finding.rule), None)
+                return {f.rule for f in faults}, seen
+            except Trouble as trouble:
+                return {trouble.rule}, trouble
+
+    def _told(self, reference: str, rule: str | None, seen: Trouble | tuple[str, str] | None) -> Reproduction:
+        match seen:
+            case Trouble():
+                expected, actual = seen.expected, seen.actual or seen.title
+            case (expected, actual):
+                pass
+            case _:
+                expected, actual = self.finding.expected or "", "as expected"
+        reproduced = rule == self.finding.rule
+        message = f"{self.finding.rule}: {'seen again' if reproduced else 'not seen this time'}"
+        return Reproduction(reference, reproduced, expected, actual, message, self.finding)

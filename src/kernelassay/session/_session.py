@@ -1,0 +1,365 @@
+"""One live worker process, seen from the judge.
+
+Every reply is a claim. The judge takes from it only that the worker is done and what the returned objects were
+(type, strides, …); values come as raw bytes out of memory that the judge reads itself, after it poisoned it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Role, Shape, Status
+from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox
+from kernelassay.session._slab import Slab
+from kernelassay.session._trouble import Trouble
+from kernelassay.worker import wire
+
+WORKER_FOLDER = Path(wire.__file__).parent
+CHANNEL_FD = 61
+"""Number of the channel in the worker. Above what programs guess (3, 4, …), so that a stray write hits nothing."""
+POLL_S = 0.2
+"""How often a wait looks whether the process still lives: a surviving child may hold the channel open."""
+START_S = 60.0
+"""Interpreter and torch, on a cold page cache."""
+
+
+class OutputFact(Record):
+    """What the worker says of one returned object."""
+
+    type: str
+    plain: bool
+    """Its memory can be read as it lies: an exact torch.Tensor, contiguous, not lazy, on the device."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    device: str = ""
+    lazy: bool = False
+    contiguous: bool = False
+    aliases_input: bool = False
+    copied: bool = False
+    name: str = ""
+
+
+class Quiet(Record):
+    """Threads and children that the worker's kernel counts."""
+
+    threads: int
+    python_threads: int
+    children: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is started with."""
+
+    problem: Problem
+    folder: Path
+    """Host folder with the submission's files and, where one was built, its library."""
+    manifest: Manifest
+    kind: EntryKind | None
+    limits: Limits
+    threads: int
+    cpus: frozenset[int] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the worker's environment; the same in every phase of a grade."""
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """One call, as the judge saw it."""
+
+    facts: tuple[OutputFact, ...]
+    outputs: dict[str, Tensor]
+    """Private snapshots of the outputs; poison where the worker copied nothing."""
+    arguments: dict[str, Tensor]
+    """Private snapshots of inputs and state after the call."""
+    wall_us: float
+    """From the request to the reply on the judge's clock: an upper bound on the call."""
+
+
+class Session:
+    """Starts a worker in a jail, asks it, and accounts for how it ended."""
+
+    def __init__(self, sandbox: Sandbox, job: Job) -> None:
+        """Start the process; `load` waits for it.
+
+        Raises:
+            kernelassay.sandbox.SandboxError: the machine could not start the jail.
+        """
+        self.job = job
+        ours, theirs = wire.pair()
+        self._sock = ours
+        os.set_inheritable(theirs.fileno(), False)
+        os.dup2(theirs.fileno(), CHANNEL_FD, inheritable=True)
+        theirs.close()
+        try:
+            self.process: JailedProcess = sandbox.start(
+                Jail(
+                    argv=(
+                        "{python}",
+                        "-I",
+                        "-S",
+                        "-B",
+                        "-X",
+                        "faulthandler",
+                        "{worker}/start.py",
+                        str(CHANNEL_FD),
+                        "{site}",
+                    ),
+                    rooms={"worker": WORKER_FOLDER, "submission": job.folder},
+                    env=_environment(job),
+                    limits=job.limits,
+                    pass_fds=(CHANNEL_FD,),
+                    cpus=job.cpus,
+                )
+            )
+        finally:
+            os.close(CHANNEL_FD)
+        self._next_slab = 1
+        self._ending: Ending | None = None
+        self.kind: EntryKind | None = job.kind
+
+    def load(self) -> EntryKind:
+        """Wait for the worker and let it import the submission; returns the entry kind that was found.
+
+        Raises:
+            Trouble: it did not start, or the submission could not be imported.
+        """
+        self._receive(0, "start", START_S)
+        job, manifest = self.job, self.job.manifest
+        library = f"{self.room}/{manifest.build.library}" if manifest.build else None
+        reply = self.ask(
+            "load",
+            job.limits.load_s,
+            folder=self.room,
+            file=manifest.file,
+            kind=job.kind,
+            library=library,
+            symbol=manifest.symbol,
+            entry=job.problem.entry,
+            weights=[t.name for t in job.problem.role(Role.WEIGHT)],
+            threads=job.threads,
+        )
+        try:
+            self.kind = EntryKind(str(reply.get("kind")))
+        except ValueError as error:
+            raise self._forged("load", f"entry kind {reply.get('kind')!r}") from error
+        return self.kind
+
+    @property
+    def room(self) -> str:
+        """Path of the submission's folder as the worker sees it."""
+        return self.process.room("submission")
+
+    def ask(self, op: str, timeout_s: float, fds: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
+        """One request, one reply.
+
+        Raises:
+            Trouble: an exception in the submission, the end of its process, a limit, or a forged reply.
+        """
+        request_id = secrets.randbits(62) + 1
+        try:
+            wire.send(self._sock, {"op": op, "id": request_id, **arguments}, fds)
+        except wire.Closed as error:
+            raise self._ended(op) from error
+        return self._receive(request_id, op, timeout_s)
+
+    def _receive(self, request_id: int, op: str, timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.process.kill()
+                raise Trouble(
+                    Status.TIMEOUT,
+                    "limit.time",
+                    f"{op} did not end within {timeout_s:g} s",
+                    actual=f"still running after {timeout_s:g} s",
+                )
+            self._sock.settimeout(min(left, POLL_S))
+            try:
+                reply, _ = wire.receive(self._sock, accept_fds=False)
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    raise self._ended(op) from None
+                continue
+            except wire.Closed as error:
+                raise self._ended(op) from error
+            except wire.WireError as error:
+                raise self._forged(op, str(error)) from error
+            if reply.get("id") != request_id or not isinstance(reply.get("ok"), bool):
+                raise self._forged(op, f"a reply to request {reply.get('id')!r}")
+            if not reply["ok"]:
+                raise _exception(op, reply)
+            return reply
+
+    def _forged(self, op: str, what: str) -> Trouble:
+        self.process.kill()
+        return Trouble(
+            Status.CONTRACT,
+            "channel.forged",
+            f"during {op} the judge's channel carried something that the worker never sends",
+            expected="one reply, by the worker, to each request",
+            actual=what[:300],
+            forged=True,
+        )
+
+    def _ended(self, op: str) -> Trouble:
+        ending = self.close()
+        if ending.over_limit is not None:
+            return Trouble(
+                Status.OVER_LIMIT,
+                f"limit.{ending.over_limit}",
+                f"over the limit of {ending.over_limit} during {op}",
+                actual=f"killed for its {ending.over_limit}",
+            )
+        how = (
+            f"killed by {signal.Signals(ending.signal).name}"
+            if ending.signal is not None and ending.signal in set(signal.Signals)
+            else f"ended with exit code {ending.exit_code}"
+        )
+        return Trouble(
+            Status.CRASHED,
+            "worker.ended",
+            f"the process {how} during {op}",
+            actual=f"process {how}",
+            detail="an exit code is no evidence of success; only the judge's own comparison is",
+        )
+
+    def quiet(self) -> Quiet:
+        """Threads and children of the worker, by its own account."""
+        reply = self.ask("quiet", self.job.limits.call_s)
+        return Quiet(threads=reply["threads"], python_threads=reply["python_threads"], children=reply["children"])
+
+    def slab(self, kind: Sequence[Role], shape: Shape, label: str) -> tuple[int, Slab]:
+        """A new slab for the tensors of these roles, mapped in the worker too; its number and the judge's side."""
+        slab = Slab(self.job.problem.role(*kind), shape, label)
+        number, self._next_slab = self._next_slab, self._next_slab + 1
+        self.ask("map", START_S, [slab.fd], slab=number, size_bytes=slab.size_bytes, fields=slab.fields)
+        return number, slab
+
+    def close(self) -> Ending:
+        """Kill what is left and account for it; safe to call twice."""
+        if self._ending is None:
+            self._sock.close()
+            self._ending = self.process.close()
+        return self._ending
+
+    def log(self) -> bytes:
+        """What the process printed, capped."""
+        return self.process.log()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Rig:
+    """One constructed model at one shape, with its slabs: what checks, probes and clocks call."""
+
+    def __init__(self, session: Session, shape: Shape) -> None:
+        """Construct the entry for `shape`.
+
+        Raises:
+            Trouble: the constructor failed.
+        """
+        self.session, self.shape = session, shape
+        self._limits = session.job.limits
+        self.problem = session.job.problem
+        self._inputs_id, self.inputs = session.slab((Role.INPUT, Role.STATE), shape, "assay-inputs")
+        self._outputs_id, self.outputs = session.slab((Role.OUTPUT,), shape, "assay-outputs")
+        self._weights: tuple[int, Slab] | None = None
+        session.ask("model", self._limits.load_s, model=shape.key, shape=shape.values, outputs=self.outputs.fields)
+
+    def set_weights(self, weights: Mapping[str, Tensor], only: Sequence[str] | None = None) -> None:
+        """Change weights by the documented route, then `prepare()`; nothing for a problem without weights.
+
+        Raises:
+            Trouble: the model's state_dict is not the contract's, or `prepare()` failed.
+        """
+        if not self.problem.role(Role.WEIGHT):
+            return
+        if self._weights is None:
+            self._weights = self.session.slab((Role.WEIGHT,), self.shape, "assay-weights")
+        number, slab = self._weights
+        slab.write(dict(weights))
+        names = None if only is None else list(only)
+        self.session.ask("weights", self._limits.load_s, model=self.shape.key, slab=number, only=names)
+        self.session.ask("prepare", self._limits.prepare_s, model=self.shape.key)
+
+    def call(self, arguments: Mapping[str, Tensor]) -> CallResult:
+        """Write the arguments, call once, and read everything back.
+
+        Raises:
+            Trouble: the call did not return.
+        """
+        self.inputs.write(dict(arguments))
+        self.outputs.poison()
+        start = time.perf_counter_ns()
+        reply = self.session.ask(
+            "call",
+            self._limits.call_s,
+            model=self.shape.key,
+            inputs=self._inputs_id,
+            outputs=self._outputs_id,
+            scalars=[self.shape.values[name] for name in self.problem.scalars],
+        )
+        wall_us = (time.perf_counter_ns() - start) / 1e3
+        try:
+            facts = tuple(OutputFact.from_plain(f) for f in reply["outputs"])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise self.session._forged("call", f"a description of outputs that is none: {error}") from error
+        return CallResult(facts, self.outputs.snapshot(), self.inputs.snapshot(), wall_us)
+
+
+def _environment(job: Job) -> dict[str, str]:
+    threads = str(job.threads)
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "{scratch}",
+        "TMPDIR": "{scratch}",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "TORCH_EXTENSIONS_DIR": "{scratch}/torch_extensions",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **job.env,
+    }
+
+
+MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
+_OUT_OF_MEMORY_TEXT = "can't allocate memory"
+"""Torch's CPU allocator raises a plain RuntimeError with these words."""
+
+
+def _exception(op: str, reply: dict[str, Any]) -> Trouble:
+    kind, message = str(reply.get("type", "?"))[:200], str(reply.get("message", ""))
+    out_of_memory = kind in MEMORY_ERRORS or _OUT_OF_MEMORY_TEXT in message
+    status, rule = Status.CRASHED, "worker.exception"
+    if out_of_memory:
+        status, rule = Status.OVER_LIMIT, "limit.memory"
+    elif kind == "WeightsMismatch":
+        status, rule = Status.CONTRACT, "contract.state_dict"
+    elif op in ("load", "model"):
+        status, rule = Status.BUILD_FAILED, "build.load"
+    first = message.strip().splitlines()[0][:300] if message.strip() else ""
+    return Trouble(
+        status,
+        rule,
+        f"{kind} in {op}: {first}" if first else f"{kind} in {op}",
+        expected=f"{op} returns",
+        actual=f"{kind}: {first}",
+        detail=str(reply.get("traceback", ""))[-8000:],
+    )

@@ -1,0 +1,97 @@
+"""Shared memory of the judge: sealed memfds that a hostile peer can neither shrink nor grow.
+
+Without the seals an `ftruncate` by the worker would kill the judge with SIGBUS. The worker may write into a slab,
+inputs included; the judge therefore keeps private copies and compares with them after each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from kernelassay.records import Shape, TensorSpec, extent
+
+ALIGN_BYTES = 4096
+"""Each tensor starts on a page, so that alignment never depends on its neighbours' sizes."""
+POISON = 0xFF
+"""NaN in every float format and −1 in every signed integer: an output that was not written cannot look right."""
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Torch's dtype called `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"torch has no dtype {name!r}")
+    return dtype
+
+
+class Slab:
+    """One sealed memfd with tensors laid out in it, seen from the judge."""
+
+    def __init__(self, tensors: Sequence[TensorSpec], shape: Shape, label: str) -> None:
+        """Lay out `tensors` at `shape`; `label` is shown in `/proc`, for people."""
+        self.fields: list[dict[str, Any]] = []
+        offset = 0
+        for tensor in tensors:
+            sizes = extent(tensor, shape)
+            self.fields.append({"name": tensor.name, "dtype": tensor.dtype, "shape": list(sizes), "offset": offset})
+            count = 1
+            for size in sizes:
+                count *= size
+            payload = count * torch_dtype(tensor.dtype).itemsize
+            offset += -(-max(payload, 1) // ALIGN_BYTES) * ALIGN_BYTES
+        self.size_bytes = max(offset, ALIGN_BYTES)
+        self.fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, self.size_bytes)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+        self._map = mmap.mmap(self.fd, self.size_bytes)
+        self._raw = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._views = {f["name"]: self._view(f) for f in self.fields}
+
+    def _view(self, field: dict[str, Any]) -> Tensor:
+        dtype = torch_dtype(field["dtype"])
+        count = 1
+        for size in field["shape"]:
+            count *= size
+        raw = self._raw[field["offset"] : field["offset"] + count * dtype.itemsize]
+        return raw.view(dtype).view(field["shape"])
+
+    def write(self, values: dict[str, Tensor]) -> None:
+        """Copy `values` into the shared memory; names, dtypes and shapes are the layout's."""
+        for name, value in values.items():
+            self._views[name].copy_(value)
+
+    def poison(self) -> None:
+        """Fill the whole slab with `POISON`."""
+        ctypes.memset(self._raw.data_ptr(), POISON, self.size_bytes)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Private copies of all tensors as they are now."""
+        return {name: view.clone() for name, view in self._views.items()}
+
+    def close(self) -> None:
+        """Give the memory back once the last view is gone."""
+        os.close(self.fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two contiguous tensors of one dtype and shape hold the same bytes (NaNs included)."""
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)) if a.numel() else True
