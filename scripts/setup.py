@@ -132,7 +132,7 @@ class Machine:
                 tail.extend(text for text in (line.decode(errors="replace").strip() for line in lines) if text)
                 del tail[:-40]
             now = time.monotonic()
-            news = f"      {now - started:4.0f} s  {what}: {tail[-1] if tail else 'started'}"
+            news = f"      {now - started:4.0f} s  {what}: {tail[-1][:90] if tail else 'started'}"
             if self.console.moving:
                 self.console.passing(news)
             elif now - said >= HEARTBEAT_S:
