@@ -348,10 +348,9 @@ def at_most_k_minus_1_per_slice(weights: Tensors, inputs: Tensors, shape: Mappin
 def one_index_for_ties(weights: Tensors, inputs: Tensors, shape: Mapping[str, int]) -> Tensors:
     """The index is looked up by value, so equal values share the first one."""
     picked = oracle(weights, inputs, shape)
-    first = torch.stack(
-        [(row == value[:, None]).to(torch.int8).argmax(1) for row, value in zip(inputs["x"], picked["values"])]
-    )
-    return {**picked, "indices": first}
+    rows = zip(inputs["x"], picked["values"], strict=True)
+    first = [(row == values[:, None]).to(torch.int8).argmax(1) for row, values in rows]
+    return {**picked, "indices": torch.stack(first)}
 
 
 def tile_local_indices(weights: Tensors, inputs: Tensors, shape: Mapping[str, int]) -> Tensors:

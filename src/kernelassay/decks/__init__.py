@@ -6,23 +6,31 @@ processes.
 
 from kernelassay.decks._draw import draw, expect
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._lint import lint
 from kernelassay.decks._loader import hash_files, load, problem_names
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks._reference import Reference
+from kernelassay.decks._report import LegalCount, LintReport, MutantCount, NullCount, Survivor
 from kernelassay.decks.comparators import Comparison, Mismatch, attribute, compare
 
 __all__ = [
     "CaseTensors",
     "Comparison",
     "DeckError",
+    "LegalCount",
+    "LintReport",
     "LoadedProblem",
     "Mismatch",
+    "MutantCount",
+    "NullCount",
     "Reference",
+    "Survivor",
     "attribute",
     "compare",
     "draw",
     "expect",
     "hash_files",
+    "lint",
     "load",
     "problem_names",
 ]

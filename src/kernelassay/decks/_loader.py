@@ -35,9 +35,7 @@ def _roots() -> tuple[Path, ...]:
     for candidate in (package.parents[1] / "decks", package / "_decks"):
         if candidate.is_dir():
             return (candidate,)
-    raise DeckError(
-        f"no decks beside {package}; point {DECKS_VARIABLE} at a folder of decks, then run: {LIST_COMMAND}"
-    )
+    raise DeckError(f"no decks beside {package}; point {DECKS_VARIABLE} at a folder of decks, then run: {LIST_COMMAND}")
 
 
 def problem_names() -> tuple[str, ...]:
@@ -116,6 +114,4 @@ def load(name: str) -> LoadedProblem:
         raise DeckError(f"{folder / 'prompt.md'}: is empty; write what an agent is told, then run: {next_step}")
     content_hash = hash_files(files)
     reference = load_reference(files["reference.py"], folder / "reference.py", problem, content_hash, next_step)
-    return LoadedProblem(
-        problem=problem, folder=folder, content_hash=content_hash, prompt=prompt, reference=reference
-    )
+    return LoadedProblem(problem=problem, folder=folder, content_hash=content_hash, prompt=prompt, reference=reference)

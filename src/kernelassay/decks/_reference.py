@@ -47,7 +47,7 @@ class Reference:
     make_inputs: Callable[[Shape, torch.Generator], Tensors]
     """The nominal case on the CPU, keys in the order of the call's arguments."""
     oracle: Pipeline
-    """The exact answer, in fp64 where rounding is free; keys are output names, and state names where state is judged."""
+    """The exact answer, in fp64 where rounding is free; keys: outputs, and state where it is judged."""
     cases: Mapping[str, CaseEdit]
     legal: Mapping[str, Pipeline]
     """Honest low-precision pipelines that must pass."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelassay.decks._error import DeckError
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
-from kernelassay.decks.comparators import selection
+from kernelassay.decks.comparators import normalised, selection
 from kernelassay.decks.comparators._common import Comparison, Mismatch
 from kernelassay.records import Comparator
 
@@ -22,9 +22,11 @@ _Compare = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Te
 _Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], str | None]
 
 COMPARE: dict[Comparator, _Compare] = {
+    Comparator.NORMALISED: normalised.compare,
     Comparator.SELECTION: selection.compare,
 }
 ATTRIBUTE: dict[Comparator, _Attribute] = {
+    Comparator.NORMALISED: normalised.attribute,
     Comparator.SELECTION: selection.attribute,
 }
 

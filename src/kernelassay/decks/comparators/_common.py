@@ -74,9 +74,7 @@ def precheck(
                 Mismatch("output.shape", spec.name, f"{spec.name} has another shape", None, str(size), _size(result))
             )
         if dtype != spec.dtype:
-            found.append(
-                Mismatch("output.dtype", spec.name, f"{spec.name} has another dtype", None, spec.dtype, dtype)
-            )
+            found.append(Mismatch("output.dtype", spec.name, f"{spec.name} has another dtype", None, spec.dtype, dtype))
     unknown = sorted(set(actual) - {spec.name for spec in loaded.problem.tensors})
     found += [Mismatch("output.unknown", name, f"{name} is no output of {loaded.problem.name}") for name in unknown]
     return found
@@ -116,8 +114,8 @@ def nonfinite(name: str, expected: Tensor, actual: Tensor) -> tuple[list[Mismatc
     Returns:
         The mismatches (none or one) and the mask of offending elements.
     """
-    finite = expected.isfinite()
-    wrong = torch.where(finite, ~actual.isfinite(), actual.to(torch.float64) != expected.to(torch.float64))
+    r, y = expected.to(torch.float64), actual.to(torch.float64)
+    wrong = torch.where(r.isfinite(), ~y.isfinite(), y != r)
     if not bool(wrong.any()):
         return [], wrong
     text = f"{int(wrong.sum())} of {wrong.numel()} elements of {name} are not finite where the oracle is"

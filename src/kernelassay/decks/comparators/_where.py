@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ MAX_RANGES = 4
 """Ranges that are written out; a reader stops counting after a handful."""
 TILE_SIZES = (256, 128, 64, 32, 16)
 """Edges of the tiles that kernels use, largest first, so that the coarsest explanation wins."""
+WHOLE_TILE = 0.9
+"""Share of a tile's elements from which it counts as wholly wrong: some wrong numbers are near the right by chance."""
 MIN_STRIDED = 4
 """Fewest equidistant positions that are called a stride."""
 
@@ -43,7 +47,7 @@ def _axis(name: str, hit: list[int], size: int) -> str:
 
 
 def _ranges(hit: list[int]) -> str:
-    gaps = {b - a for a, b in zip(hit, hit[1:])}
+    gaps = {b - a for a, b in pairwise(hit)}
     if len(hit) >= MIN_STRIDED and len(gaps) == 1 and (stride := gaps.pop()) > 1:
         return f"{hit[0]}, {hit[1]}, … {hit[-1]} (every {stride}th)"
     ranges: list[tuple[int, int]] = []
@@ -73,7 +77,7 @@ def _tiles(wrong: Tensor) -> str:
         across.index_add_(1, column_tile, wrong.to(torch.int64))
         counts = torch.zeros(int(row_tile[-1]) + 1, across.shape[1], dtype=torch.int64).index_add_(0, row_tile, across)
         area = row_tile.bincount()[:, None] * column_tile.bincount()[None, :]
-        full = counts == area
+        full = counts >= WHOLE_TILE * area
         if int(counts[full].sum()) == total:
             hit = [tuple(index) for index in full.nonzero().tolist()]
             shown = ", ".join(str(index) for index in hit[:MAX_RANGES])

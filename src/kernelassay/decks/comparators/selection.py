@@ -28,7 +28,12 @@ from kernelassay.decks.comparators._common import (
 )
 from kernelassay.records import Role
 
-_INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+_INTEGER = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 
 
 def compare(
@@ -61,9 +66,7 @@ def compare(
         text = _count(outside, f"indices lie outside [0, {n})")
         bound = torch.full_like(indices, n - 1)
         mismatch = located("selection.indices_range", indices_name, text, outside, bound, indices)
-        found.append(
-            Mismatch(mismatch.rule, indices_name, text, mismatch.index, f"0 to {n - 1}", mismatch.actual)
-        )
+        found.append(Mismatch(mismatch.rule, indices_name, text, mismatch.index, f"0 to {n - 1}", mismatch.actual))
     if elsewhere.any():
         text = _count(elsewhere, "indices point at another number than the value beside them")
         found.append(located("selection.indices_gather", indices_name, text, elsewhere, values, there))
