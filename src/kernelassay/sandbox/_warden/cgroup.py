@@ -1,0 +1,166 @@
+"""The control groups of one jail: made, joined, read, frozen, killed and removed. Works on v1, v2 and mixtures."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import procs
+
+FREEZE_TIMEOUT_S = 2.0
+"""A process in an uninterruptible wait delays the freezer; past this the caller is told."""
+REMOVE_TIMEOUT_S = 2.0
+"""A group stays busy for some milliseconds after its last process was reaped."""
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """Folders and files of one jail's groups; empty where none may be written."""
+
+    folders: tuple[str, ...] = ()
+    """Made, joined and removed."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """(file, value), written in this order."""
+    wishes: tuple[tuple[str, str], ...] = ()
+    """The same, but a kernel without the file is fine."""
+    oom: str | None = None
+    """File with a line `oom_kill N`."""
+    freezer: str | None = None
+    """Folder whose `cgroup.freeze` (v2) or `freezer.state` (v1) stops the jail."""
+    limits_memory: bool = False
+    limits_processes: bool = False
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON-like data."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Cgroups:
+        """Back from `to_plain`, through JSON."""
+        pairs = {name: tuple((file, value) for file, value in data[name]) for name in ("settings", "wishes")}
+        return cls(**{**data, **pairs, "folders": tuple(data["folders"])})
+
+    def make(self) -> None:
+        """Create the groups and write their limits.
+
+        Raises:
+            OSError: naming the file that could not be made or written.
+        """
+        for folder in self.folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+        for file, value in self.settings:
+            write(file, value)
+        for file, value in self.wishes:
+            with suppress(OSError):
+                write(file, value)
+
+    def join(self) -> None:
+        """Move the calling process into every group.
+
+        Raises:
+            OSError: naming the group that refused.
+        """
+        for folder in self.folders:
+            write(f"{folder}/cgroup.procs", "0")
+
+    def members(self) -> set[int]:
+        """Pids of everything alive in any of the groups, as seen from here."""
+        found: set[int] = set()
+        for folder in self.folders:
+            try:
+                with open(f"{folder}/cgroup.procs", "rb") as file:
+                    found.update(int(line) for line in file.read().split())
+            except OSError:
+                continue
+        found.discard(0)  # a process of a PID namespace that is not below ours
+        return {pid for pid in found if procs.alive(pid)}
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel killed here for want of memory."""
+        if self.oom is None:
+            return 0
+        try:
+            with open(self.oom) as file:
+                fields = [line.split() for line in file]
+        except OSError:
+            return 0
+        return sum(int(field[1]) for field in fields if len(field) == 2 and field[0] == "oom_kill")
+
+    def freeze(self) -> bool:
+        """Stop everything; True once the kernel says that it stands still, False without a freezer or in time."""
+        if self.freezer is None:
+            return False
+        try:
+            if os.path.exists(f"{self.freezer}/cgroup.freeze"):
+                write(f"{self.freezer}/cgroup.freeze", "1")
+                return _until(f"{self.freezer}/cgroup.events", "frozen 1")
+            write(f"{self.freezer}/freezer.state", "FROZEN")
+            return _until(f"{self.freezer}/freezer.state", "FROZEN")
+        except OSError:
+            return False
+
+    def thaw(self) -> None:
+        """Let everything go on; no error when nothing was frozen."""
+        if self.freezer is None:
+            return
+        with suppress(OSError):
+            if os.path.exists(f"{self.freezer}/cgroup.freeze"):
+                write(f"{self.freezer}/cgroup.freeze", "0")
+            else:
+                write(f"{self.freezer}/freezer.state", "THAWED")
+
+    def kill(self) -> None:
+        """SIGKILL to every member, those included that are being forked."""
+        for folder in self.folders:
+            with suppress(OSError):
+                write(f"{folder}/cgroup.kill", "1")
+                return  # v2: the kernel does it in one step, and every group has the same members
+        frozen = self.freeze()  # v1: nobody forks away while the list is walked
+        procs.signal_each(self.members())
+        if frozen or self.freezer:
+            self.thaw()  # a v1-frozen process dies only when thawed
+
+    def remove(self) -> list[str]:
+        """Remove the empty groups; what could not be removed is returned."""
+        deadline = time.monotonic() + REMOVE_TIMEOUT_S
+        left = [folder for folder in self.folders if os.path.isdir(folder)]
+        while left:
+            for folder in left:
+                with suppress(OSError):
+                    os.rmdir(folder)
+            left = [folder for folder in left if os.path.isdir(folder)]
+            if not left or time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        return left
+
+
+def write(file: str, value: str) -> None:
+    """Write a control file in one write, without creating it.
+
+    Raises:
+        OSError: with the file's name.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file) from error
+
+
+def _until(file: str, line: str) -> bool:
+    deadline = time.monotonic() + FREEZE_TIMEOUT_S
+    while True:
+        with open(file) as stream:
+            if line in stream.read().splitlines():
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.0005)
