@@ -19,7 +19,6 @@ from kernelassay.records import (
     Finding,
     Force,
     Grade,
-    Interval,
     Isolation,
     Limits,
     Location,
@@ -87,22 +86,21 @@ def results(wrong: frozenset[str] = frozenset(), *, usage: float | None = None) 
                 status=Status.WRONG if fails else Status.CORRECT,
                 usage=None if fails else usage,
                 message="values: 3 of 64 differ; rows 0 of 1; columns 60–63 of 64" if fails else "",
-                wall_us=200.0 + 13.7 * number,
+                call_us=200.0 + 13.7 * number,
             )
         )
     return tuple(rows)
 
 
 def timing() -> Timing:
-    """No clock, one wall interval per shape."""
+    """No clock yet."""
     shapes = tuple(
         ShapeTiming(
             shape=shape,
             state=TimingState.INVALID,
             reason="no clock yet",
-            wall=Interval(low_us=180.0 + at, median_us=300.0 * (at + 1), high_us=900.0 * (at + 1)),
         )
-        for at, shape in enumerate(SHAPES)
+        for shape in SHAPES
     )
     return Timing(state=TimingState.INVALID, reason="no clock yet", shapes=shapes)
 

@@ -10,7 +10,6 @@ import base64
 import functools
 import hashlib
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +77,7 @@ def _environment_rows(grade: Grade) -> tuple[tuple[str, str], ...]:
         ("torch", found.torch),
         ("numpy", found.numpy),
         ("kernelassay", found.kernelassay),
+        ("problem's content", grade.problem.content_hash),
         ("judge's commit", found.judge_commit or "installed from a package"),
     )
 
@@ -90,7 +90,7 @@ def _commands(grade: Grade) -> tuple[tuple[str, str], ...]:
     ]
     options = f"--problem {grade.problem.name} --device {grade.device.name} --tier {grade.problem.tier}"
     rows.append(("the whole grade, on a new secret", f"assay grade submission {options}"))
-    return tuple((what, shlex.join(shlex.split(command))) for what, command in rows)
+    return tuple(rows)
 
 
 def render_report(grade: Grade, folder: Path) -> str:
@@ -109,7 +109,8 @@ def render_report(grade: Grade, folder: Path) -> str:
         judged_s=sum(phase.seconds for phase in grade.phases),
         diagnosed=first_failure(grade),
         grid=view.grid(grade),
-        rows=view.case_rows(grade),
+        failing=view.case_rows(grade, passing=False),
+        passing=view.case_rows(grade, passing=True),
         times=view.times(grade),
         findings=[(f, FORCES[f.force], view.place_words(f), view.source_link(f, files)) for f in grade.findings],
         sources=view.sources(grade, folder),

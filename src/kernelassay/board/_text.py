@@ -25,9 +25,7 @@ def quoted(name: str, limit: int = 200) -> str:
     plain = name.isprintable() and name.strip() == name != "" and "\\" not in name and "'" not in name
     if plain:
         return one_line(name, limit)
-    body = "".join(
-        {"\\": "\\\\", "'": "\\'"}.get(c, c if c.isprintable() else _escape(c)) for c in name[:limit]
-    )
+    body = "".join({"\\": "\\\\", "'": "\\'"}.get(c, c if c.isprintable() else _escape(c)) for c in name[:limit])
     return f"'{body}'" if len(name) <= limit else f"'{body}…' ({len(name) - limit} characters more)"
 
 

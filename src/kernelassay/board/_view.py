@@ -55,14 +55,14 @@ class CaseRow:
     case: str
     word: Word
     usage: str
-    wall: str
+    call: str
     seed: str
     message: str
 
 
 @dataclass(frozen=True)
 class TimeBar:
-    """Wall time of one shape, with bar positions from 0 to 100 on an axis that starts at zero."""
+    """Claimed time of the calls of one shape, with bar positions from 0 to 100 on an axis that starts at zero."""
 
     shape: str
     text: str
@@ -109,7 +109,9 @@ def grid(grade: Grade) -> Grid:
     bars = any(result.usage for result in grade.cases)
     rows = []
     for name in names:
-        cells = tuple(_cell(*found[name, shape], bars=bars) if (name, shape) in found else _absent() for shape in shapes)
+        cells = tuple(
+            _cell(*found[name, shape], bars=bars) if (name, shape) in found else _absent() for shape in shapes
+        )
         rows.append((one_line(name), cells))
     return Grid(tuple(one_line(shape) for shape in shapes), tuple(rows), bars)
 
@@ -126,10 +128,11 @@ def _cell(at: int, result: CaseResult, *, bars: bool) -> Cell:
     return Cell(word, usage, bar, title, f"case-{at}")
 
 
-def case_rows(grade: Grade) -> tuple[CaseRow, ...]:
-    """Every case, failures first, otherwise in the order of the grade."""
-    rows = [(result.status is Status.CORRECT, _case_row(at, result)) for at, result in enumerate(grade.cases)]
-    return tuple(row for _, row in sorted(rows, key=lambda pair: pair[0]))
+def case_rows(grade: Grade, *, passing: bool) -> tuple[CaseRow, ...]:
+    """The cases that passed, or those that did not, in the order in which they ran."""
+    return tuple(
+        _case_row(at, result) for at, result in enumerate(grade.cases) if (result.status is Status.CORRECT) is passing
+    )
 
 
 def _case_row(at: int, result: CaseResult) -> CaseRow:
@@ -139,24 +142,19 @@ def _case_row(at: int, result: CaseResult) -> CaseRow:
         case=one_line(result.case.case),
         word=STATUSES[result.status],
         usage="–" if result.usage is None else f"{result.usage:.3g}",
-        wall="–" if result.wall_us is None else duration(result.wall_us),
-        seed=str(result.case.seed) if not result.case.weights_seed else f"{result.case.seed} / {result.case.weights_seed}",
+        call="–" if result.call_us is None else duration(result.call_us),
+        seed=str(result.case.seed) + (f", weights {result.case.weights_seed}" if result.case.weights_seed else ""),
         message=one_line(result.message, 2000),
     )
 
 
 def times(grade: Grade) -> tuple[TimeBar, ...]:
-    """Wall time per shape: what the grade reduced, else the spread over its cases."""
-    found: list[tuple[str, float, float, float]] = []
-    for shape in grade.timing.shapes:
-        if shape.wall is not None:
-            found.append((shape.shape, shape.wall.low_us, shape.wall.median_us, shape.wall.high_us))
-    if not found:
-        walls: dict[str, list[float]] = {}
-        for result in grade.cases:
-            if result.wall_us is not None:
-                walls.setdefault(result.case.shape, []).append(result.wall_us)
-        found = [(shape, min(all_), statistics.median(all_), max(all_)) for shape, all_ in walls.items()]
+    """Per shape the spread of what the worker's clock says of the checked calls: a claim, shown and never scored."""
+    calls: dict[str, list[float]] = {shape.shape: [] for shape in grade.timing.shapes}
+    for result in grade.cases:
+        if result.call_us is not None:
+            calls.setdefault(result.case.shape, []).append(result.call_us)
+    found = [(shape, min(all_), statistics.median(all_), max(all_)) for shape, all_ in calls.items() if all_]
     longest = max((high for *_, high in found), default=0.0) or 1.0
     return tuple(
         TimeBar(

@@ -123,4 +123,4 @@ def first_failure(grade: Grade) -> Finding | None:
             return finding
     shown = [finding for finding in grade.findings if finding.expected is not None]
     shown += [finding for finding in grade.findings if finding.force is not Force.INFORMS]
-    return (shown or [*grade.findings, None])[0]
+    return next(iter([*shown, *grade.findings]), None)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernelassay.sandbox import LevelReport
 
 _PYTHONS = ((3, 11), (3, 12))
+_PUBLISHABLE = "namespaces"
 _GIB = 1 << 30
 _ENOUGH_MEMORY = 4 * _GIB
 """The judge stays below 1.5 GB and a worker with torch starts at 0.3 GB; the rest is the submission's."""
@@ -69,31 +70,26 @@ def compiler() -> Row:
 
 
 def levels(reports: Iterable[LevelReport]) -> list[Row]:
-    """One row per isolation level, and one on whether any works."""
+    """One row on the level that grades use, then one per level, strongest first."""
     rows = []
-    working = []
+    strongest = None
     for report in reports:
-        name = str(report.level)
+        reasons = "; ".join(report.reasons)
         if report.works:
-            working.append(name)
-            detail = "; ".join(report.reasons) or "tried: works"
-            publishable = name == "namespaces"
-            rows.append(
-                Row(f"isolation {name}", "ok" if publishable else "limited", detail if publishable else _below(detail))
-            )
+            strongest = strongest or report.level
+            rows.append(Row(f"  level {report.level}", "ok", reasons or "tried: works"))
         else:
-            rows.append(Row(f"isolation {name}", "missing", "; ".join(report.reasons), report.how_to))
-    if working:
-        strongest = working[0]
-        rows.append(Row("isolation", "ok" if strongest == "namespaces" else "limited", f"grades use {strongest}"))
-        rows[-1] = Row(rows[-1].name, rows[-1].state, rows[-1].detail, needed=True)
+            rows.append(
+                Row(f"  level {report.level}", "missing", reasons or "tried: does not work", "; ".join(report.how_to))
+            )
+    if strongest is None:
+        first = Row("isolation", "missing", "no level works", "see the levels below", needed=True)
+    elif strongest == _PUBLISHABLE:
+        first = Row("isolation", "ok", f"grades use level {strongest}", needed=True)
     else:
-        rows.append(Row("isolation", "missing", "no level works", "see the rows above", needed=True))
-    return rows
-
-
-def _below(detail: str) -> str:
-    return f"{detail}; weaker than namespaces: such a grade says so and cannot be published"
+        detail = f"grades use level {strongest}; below {_PUBLISHABLE} a grade says so and cannot be published"
+        first = Row("isolation", "limited", detail, f"see level {_PUBLISHABLE} below", needed=True)
+    return [first, *rows]
 
 
 def confinement() -> Row:

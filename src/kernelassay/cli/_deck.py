@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from kernelassay.cli._errors import CommandError
+from kernelassay.cli._errors import CommandError, Failure, failure_lines, split_next
 from kernelassay.cli._options import Json, Quiet
-from kernelassay.cli._out import emit, show, styled
-from kernelassay.cli._progress import reporter
+from kernelassay.cli._out import emit, note, show, styled
+from kernelassay.cli._progress import Reporter, reporter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,8 +20,17 @@ if TYPE_CHECKING:
     from kernelassay.decks import LintReport, LoadedProblem
     from kernelassay.records import Problem, Shape
 
+_BROKEN = 2
 _FLOOR_BYTES_PER_S = 4.8e12
 """Memory bandwidth of an H200 by its data sheet; floors of the decks are quoted at it."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A problem that cannot be used."""
+
+    name: str
+    error: str
 
 
 def app() -> App:
@@ -42,44 +52,77 @@ def _table(*columns: str, heading: str, right: frozenset[str] = frozenset()) -> 
     return table
 
 
-def _load(name: str) -> LoadedProblem:
-    """`decks.load`, with the closest known name where there is no such problem."""
+def known_problem(name: str) -> None:
+    """Refuse a name that no deck has, with the closest one that exists.
+
+    Raises:
+        CommandError: there is no such problem.
+    """
     from kernelassay import decks
 
     names = decks.problem_names()
-    if name not in names:
-        import difflib
+    if name in names:
+        return
+    import difflib
 
-        short = {known.rpartition("/")[2]: known for known in names}
-        close = difflib.get_close_matches(name, names, n=1) or [
-            short[match] for match in difflib.get_close_matches(name.rpartition("/")[2], short, n=1)
-        ]
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise CommandError(f"no problem {name!r}{hint}", "assay deck list")
+    short = {known.rpartition("/")[2]: known for known in names}
+    close = difflib.get_close_matches(name, names, n=1) or [
+        short[match] for match in difflib.get_close_matches(name.rpartition("/")[2], short, n=1)
+    ]
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise CommandError(f"no problem {name!r}{hint}", "assay deck list")
+
+
+def _load(name: str) -> LoadedProblem:
+    from kernelassay import decks
+
+    known_problem(name)
     return decks.load(name)
 
 
-def list_problems(*, json: Json = False) -> int:
+def _load_all() -> tuple[list[LoadedProblem], list[Broken]]:
+    """Every problem that loads, and what is wrong with the others: one broken deck hides no other."""
+    from kernelassay import decks
+
+    loaded, broken = [], []
+    for name in decks.problem_names():
+        try:
+            loaded.append(decks.load(name))
+        except decks.DeckError as error:
+            broken.append(Broken(name, str(error)))
+    return loaded, broken
+
+
+def _tell_broken(broken: Iterable[Broken]) -> None:
+    for problem in broken:
+        what, following = split_next(problem.error)
+        for line in failure_lines(Failure(what, following or f"assay deck show {problem.name}", _BROKEN)):
+            note(line)
+
+
+def list_problems(*, json: Json = False, quiet: Quiet = False) -> int:
     """List the problems that can be graded.
 
     Parameters
     ----------
     json
         Print the list as JSON.
+    quiet
+        No progress.
     """
-    from kernelassay import decks
-
-    loaded = [decks.load(name) for name in decks.problem_names()]
+    with reporter("loading decks", quiet=quiet):
+        loaded, broken = _load_all()
     if json:
-        emit({"problems": [_listed(problem) for problem in loaded]})
-        return 0
-    table = _table("problem", "version", "title", "entry", "shapes", "cases", "mutants", heading="problems")
-    for row in map(_listed, loaded):
-        shapes = ", ".join(f"{count} {tier}" for tier, count in row["shapes"].items())
-        cells = (row["name"], row["version"], row["title"], row["entry"], shapes, row["cases"], row["mutants"])
-        table.add_row(*map(str, cells))
-    show(table)
-    return 0
+        emit({"problems": [_listed(problem) for problem in loaded], "broken": [asdict(row) for row in broken]})
+    else:
+        table = _table("problem", "version", "title", "entry", "shapes", "cases", "mutants", heading="problems")
+        for row in map(_listed, loaded):
+            shapes = ", ".join(f"{count} {tier}" for tier, count in row["shapes"].items())
+            cells = (row["name"], row["version"], row["title"], row["entry"], shapes, row["cases"], row["mutants"])
+            table.add_row(*map(str, cells))
+        show(table)
+    _tell_broken(broken)
+    return _BROKEN if broken else 0
 
 
 def _listed(loaded: LoadedProblem) -> dict[str, Any]:
@@ -169,7 +212,13 @@ def _tables(problem: Problem) -> Iterable[RenderableType]:
 
 
 def lint(
-    name: str | None = None, /, *, all: bool = False, full: bool = False, json: Json = False, quiet: Quiet = False
+    name: str | None = None,
+    /,
+    *,
+    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    full: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
     """Prove that a problem's checks have teeth: nulls and mutants fail, legal pipelines pass.
 
@@ -177,7 +226,7 @@ def lint(
     ----------
     name
         The problem, `ops/topk` say.
-    all
+    every
         Every problem.
     full
         Run every case instead of stopping at the first rejection, and show the maxima.
@@ -188,20 +237,61 @@ def lint(
     """
     from kernelassay import decks
 
-    if all == (name is not None):
+    if every == (name is not None):
         raise CommandError("deck lint takes either one problem or --all", "assay deck lint --all")
-    problems = [_load(name)] if name is not None else [decks.load(known) for known in decks.problem_names()]
+    problems, broken = ([_load(name)], []) if name is not None else _load_all()
     reports: list[LintReport] = []
     for loaded in problems:
         with reporter(f"lint {loaded.problem.name}", quiet=quiet) as progress:
-            reports.append(decks.lint(loaded, full=full, progress=progress))
+            try:
+                reports.append(decks.lint(loaded, full=full, progress=_counted(progress)))
+            except decks.DeckError as error:
+                broken.append(Broken(loaded.problem.name, str(error)))
     if json:
-        emit({"problems": [report.model_dump(mode="json") for report in reports]})
+        found: dict[str, Any] = {"problems": [report.model_dump(mode="json") for report in reports]}
+        emit(found | {"broken": [asdict(row) for row in broken]})
     else:
         for report in reports:
             show(*_lint_view(report, full=full))
-    return 0 if reports else 2
+    _tell_broken(broken)
+    return 0 if reports and not broken and all(report.ok for report in reports) else _BROKEN
+
+
+def _counted(progress: Reporter) -> Callable[[str, int, int], None]:
+    """Lint's way to tell progress, as a reporter's."""
+    return lambda what, done, total: progress.advance(done, total, what)
 
 
 def _lint_view(report: LintReport, *, full: bool) -> Iterable[RenderableType]:
-    yield styled("")
+    from kernelassay.board import one_line
+
+    sign, style = ("✓", "bold green") if report.ok else ("✗", "bold red")
+    took = f"{report.seconds:.1f} s, {'every case' if full else 'each stopped at its first rejection'}"
+    yield styled(f"{sign} {report.name}", style).append(f"  ({took})", style="not bold dim")
+    nulls, mutants, legal = report.nulls, report.mutants, report.legal
+    skipped = f", not applicable: {', '.join(nulls.not_applicable)}" if nulls.not_applicable else ""
+    yield styled(f"  nulls    {nulls.rejected} of {nulls.total} rejected{skipped}")
+    yield styled(f"  mutants  {mutants.rejected} of {mutants.total} rejected")
+    yield styled(f"  legal    {legal.passed} of {legal.total} passed")
+    for what, count in (("null", nulls), ("mutant", mutants)):
+        for survivor in count.survivors:
+            nearest = f"nearest: {survivor.case} on {survivor.shape}, usage {_usage(survivor.usage)}"
+            yield styled(f"  ✗ {what} {survivor.name} is not rejected; {nearest}", "red")
+    for result in legal.results:
+        if not result.passed:
+            where = f"{result.case} on {result.shape}, usage {_usage(result.usage)}: {result.message}"
+            yield styled(f"  ✗ legal {result.name} fails: {one_line(where)}", "red")
+    for error in report.errors:
+        yield styled(f"  ✗ {one_line(error)}", "red")
+    if not full:
+        return
+    table = _table("mutant", "first rejected by", "rule", "cases", "largest usage", heading="")
+    for mutant in mutants.results:
+        largest = f"{_usage(mutant.usage)}{' thin' if mutant.thin else ''}"
+        first = "–" if mutant.case is None else f"{mutant.case} on {mutant.shape}"
+        table.add_row(mutant.name, first, mutant.rule or "–", f"{mutant.rejecting} of {mutant.cases}", largest)
+    yield table
+
+
+def _usage(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.3g}"

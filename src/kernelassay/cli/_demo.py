@@ -6,6 +6,7 @@ and the second incorrect, so swapping two folders swaps the verdicts and fails t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,9 +74,7 @@ def demo(
     for folder in folders:
         with reporter(f"grading {board.quoted(folder.name, 60)}", quiet=quiet) as progress:
             progress.phase("starting")
-            graded, page = judged(
-                folder, problem, device="cpu", tier=None, level=None, home=kept, progress=progress
-            )
+            graded, page = judged(folder, problem, device="cpu", tier=None, level=None, home=kept, progress=progress)
         rows.append((graded.grade, page))
         if not json:
             show(*summary(graded.grade, graded.folder, page, home_option(home)), styled(""))
@@ -102,7 +101,7 @@ def _row(grade: Grade, page: Path) -> dict[str, object]:
     }
 
 
-def _conclude(rows: list[tuple[Grade, Path]], expected: list[str], index: Path, *, met: bool) -> None:
+def _conclude(rows: list[tuple[Grade, Path]], expected: Sequence[str], index: Path, *, met: bool) -> None:
     from kernelassay.board import one_line, quoted
     from kernelassay.cli._summary import STYLES, headline
 

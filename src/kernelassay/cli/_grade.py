@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelassay.cli._deck import known_problem
 from kernelassay.cli._options import Home, Json, LevelName, Quiet, TierName, home_folder, home_option
 from kernelassay.cli._out import emit, note, show, styled
 from kernelassay.cli._progress import Reporter, reporter
@@ -30,6 +31,7 @@ def judged(
     from kernelassay.records import Tier
     from kernelassay.sandbox import Level
 
+    known_problem(problem)
     request = judge.GradeRequest(
         submission=path,
         problem=problem,
@@ -79,9 +81,7 @@ def grade(
 
     with reporter(f"grading {quoted(path.name, 60)}", quiet=quiet) as progress:
         progress.phase("starting")
-        graded, page = judged(
-            path, problem, device=device, tier=tier, level=level, home=home, progress=progress
-        )
+        graded, page = judged(path, problem, device=device, tier=tier, level=level, home=home, progress=progress)
     from kernelassay import judge
     from kernelassay.cli._summary import headline, summary
 

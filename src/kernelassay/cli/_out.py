@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -83,5 +84,5 @@ def emit(document: Any) -> None:
 
 def _silence_stdout() -> None:
     """The reader has gone (`assay … | head`): the command still ends with its own exit code."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from kernelassay.board import Tone
     from kernelassay.records import CaseResult, Finding, Grade
 
 _ROWS = 12
