@@ -40,7 +40,7 @@ def program(host_ipc: bool) -> bytes:
         SandboxError: libseccomp is not installed.
     """
     try:
-        import pyseccomp as seccomp  # type: ignore[import-untyped]  # loads libseccomp.so.2: an error without it
+        import pyseccomp as seccomp  # loads libseccomp.so.2: an error without it
     except (ImportError, OSError, RuntimeError) as error:
         raise SandboxError(
             f"sandbox: libseccomp cannot be used ({error}); install libseccomp2, then run `assay doctor`"

@@ -14,7 +14,7 @@ RESERVED_ROOMS = frozenset({"python", "site", "scratch"})
 
 
 class SandboxError(Exception):
-    """This machine cannot confine what was asked for; says why and how to allow it. Not the submission's fault."""
+    """The machine cannot confine what was asked for; says why and how to allow it. Not the submission's fault."""
 
 
 class ScratchError(Exception):

@@ -68,7 +68,7 @@ def site() -> tuple[tuple[str, Path], ...]:
     """(name, path) of every top-level entry of the closure of SITE_ROOTS over installed distributions."""
     entries: dict[str, Path] = {}
     seen: set[str] = set()
-    queue = [name for name in SITE_ROOTS]
+    queue = list(SITE_ROOTS)
     while queue:
         name = re.sub(r"[-_.]+", "-", queue.pop()).lower()
         if name in seen:
@@ -79,12 +79,17 @@ def site() -> tuple[tuple[str, Path], ...]:
         except metadata.PackageNotFoundError:
             continue
         queue += [_name(text) for text in found.requires or () if "extra" not in text.partition(";")[2]]
-        for file in found.files or ():
-            top = file.parts[0]
-            if top not in ("..", "__pycache__", "/") and not top.endswith(".pth"):
-                entries.setdefault(top, Path(str(found.locate_file(top))))
+        for top in _top_level(found):
+            entries.setdefault(top, Path(str(found.locate_file(top))))
     real = {name: path.resolve() for name, path in entries.items()}
     return tuple(sorted((name, path) for name, path in real.items() if path.exists()))
+
+
+def _top_level(found: metadata.Distribution) -> set[str]:
+    """First path component of every installed file. (`Distribution.files` takes a second for torch.)"""
+    record = found.read_text("RECORD") or ""
+    tops = {line.split(",", 1)[0].strip('"').split("/", 1)[0] for line in record.splitlines() if line}
+    return {top for top in tops if top not in ("", "..", "__pycache__") and not top.endswith(".pth")}
 
 
 def _name(requirement: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -101,7 +100,7 @@ def specification(
         _host_names(plan, jail)
         if level is Level.LANDLOCK:
             spec["landlock"] = _rules(plan, jail)
-            spec["seccomp"] = base64.b64encode(program(host_ipc=True)).decode()
+            spec["seccomp"] = program(host_ipc=True).hex()
     defaults = {"HOME": "{scratch}", "TMPDIR": "{scratch}", "PATH": "/usr/bin:/bin:/usr/local/bin"}
     nproc, inside = _process_limits(plan, jail)
     return spec | {
@@ -165,10 +164,10 @@ def _namespaces(plan: Plan, jail: Jail) -> dict[str, Any]:
     for pieces in _listed(jail):
         for piece in pieces.pieces:
             args += ["--ro-bind", str(plan.visible(piece.host)), piece.jail]
-        for path, target in pieces.links:
-            args += ["--symlink", target, path]
-        for path in pieces.hidden:
-            args += ["--tmpfs", path, "--remount-ro", path]
+        for link, target in pieces.links:
+            args += ["--symlink", target, link]
+        for folder in pieces.hidden:
+            args += ["--tmpfs", folder, "--remount-ro", folder]
     if jail.runtime:
         for name, path in _pieces.site():
             args += ["--ro-bind", str(plan.visible(path)), f"{ROOT}/site/{name}"]
@@ -186,7 +185,7 @@ def _namespaces(plan: Plan, jail: Jail) -> dict[str, Any]:
     bwrap = _bubblewrap(plan)
     command = [bwrap, "--info-fd", "@info", "--block-fd", "@block"]
     try:
-        code = base64.b64encode(program(host_ipc=False)).decode()
+        code = program(host_ipc=False).hex()
     except SandboxError:
         code = ""  # one layer less; the namespaces stand without it
     command += ["--seccomp", "@seccomp"] if code else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import selectors
 import signal
@@ -38,7 +37,12 @@ class JailedProcess:
     """Host path of the only folder that it may write to."""
 
     def __init__(
-        self, warden: subprocess.Popen[bytes], channel: socket.socket, stage: Stage, lease: Lease | None, cgroups: Cgroups
+        self,
+        warden: subprocess.Popen[bytes],
+        channel: socket.socket,
+        stage: Stage,
+        lease: Lease | None,
+        cgroups: Cgroups,
     ) -> None:
         self.scratch = stage.scratch
         self._warden = warden
@@ -147,7 +151,7 @@ class JailedProcess:
         if not self._closed and not self._lost:
             reply = self._ask("log")
             if "log" in reply:
-                self._log = base64.b64decode(reply["log"])
+                self._log = reply["log"].encode("latin-1")
         return self._log
 
     def close(self) -> Ending:
@@ -169,11 +173,7 @@ class JailedProcess:
         """Let the warden go, then look for anything that it left, and do its work if it was killed."""
         self._closed = True
         self._channel.close()
-        try:
-            self._warden.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._warden.kill()
-            self._warden.wait()
+        _wait_for(self._warden)
         uid = self._lease.uid if self._lease else None
         left = [f"process {pid}" for pid in settle(None, self._cgroups, uid, lambda: None)]
         left += [f"control group {folder}" for folder in self._cgroups.remove()]
@@ -191,18 +191,20 @@ class JailedProcess:
                 send(self._channel, {"do": what})
             except Closed:
                 self._lose()
-            while not self._lost:
+                return {}
+            while True:
                 message = self._take()
+                if message is None:
+                    return {}
                 if message.get("re") == what:
                     return message
-            return {}
 
-    def _take(self) -> dict[str, Any]:
+    def _take(self) -> dict[str, Any] | None:
         try:
             message = receive(self._channel)
         except Closed:
             self._lose()
-            return {}
+            return None
         if "ended" in message:
             self._ending = Ending(**message["ended"])
         return message
@@ -222,6 +224,18 @@ class JailedProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _wait_for(warden: subprocess.Popen[bytes]) -> None:
+    """Reap the warden; one that does not end in time is killed. (Popen.wait with a timeout would poll.)"""
+    if warden.poll() is None:
+        handle = os.pidfd_open(warden.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(handle, selectors.EVENT_READ)
+            if not selector.select(_EXIT_TIMEOUT_S):
+                warden.kill()
+        os.close(handle)
+    warden.wait()
 
 
 def _readable(channel: socket.socket, timeout_s: float) -> bool:

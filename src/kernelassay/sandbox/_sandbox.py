@@ -14,7 +14,7 @@ from kernelassay.sandbox import _groups, _pieces, _stage, _uids, _warden
 from kernelassay.sandbox._model import Jail, Level, LevelReport, SandboxError, Swept
 from kernelassay.sandbox._plan import specification
 from kernelassay.sandbox._process import JailedProcess
-from kernelassay.sandbox._warden import confine, frames, procs
+from kernelassay.sandbox._warden import confine, frames
 from kernelassay.sandbox._warden.reap import members, remove_tree, settle
 
 _PROBE_TIMEOUT_S = 20.0
@@ -23,7 +23,7 @@ _USERNS_SYSCTLS = {
     "/proc/sys/user/max_user_namespaces": ("0", "sysctl -w user.max_user_namespaces=15000"),
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
         "1",
-        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   (or an AppArmor profile that allows bwrap `userns`)",
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (or an AppArmor profile with `userns,` for bwrap)",
     ),
 }
 """File, the value that forbids user namespaces, and the command that allows them (Debian, any, Ubuntu 24.04)."""
@@ -122,7 +122,13 @@ def _warden_process(
 ) -> subprocess.Popen[bytes]:
     locks = [stage_lock, *([uid_lock] if uid_lock is not None else [])]  # held by the warden until it has cleaned up
     return subprocess.Popen(
-        [str(_pieces.python()), "-I", "-S", str(Path(_warden.__file__).with_name("__main__.py")), str(channel.fileno())],
+        [
+            str(_pieces.python()),
+            "-I",
+            "-S",
+            str(Path(_warden.__file__).with_name("__main__.py")),
+            str(channel.fileno()),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -152,16 +158,21 @@ def _capable(number: int) -> bool:
 
 
 def _isolation(level: Level, reasons: tuple[str, ...]) -> Isolation:
-    memory = "cgroup" if _groups.plan("any", Limits()).limits_memory else "watchdog"
+    by_kernel = _groups.plan("any", Limits()).limits_memory
     return Isolation(
-        level=level.value, reasons=reasons, memory="cgroup" if memory == "cgroup" else "watchdog", uid_dropped=_may_drop()
+        level=level.value,
+        reasons=reasons,
+        memory="cgroup" if by_kernel else "watchdog",
+        uid_dropped=_may_drop(),
     )
 
 
 @cache
 def _report(level: Level) -> LevelReport:
     """Try one level with an interpreter that does nothing."""
-    probe = Jail(("{python}", "-I", "-S", "-c", "pass"), {}, {}, Limits(memory_bytes=1 << 28), runtime=False, tools=False)
+    probe = Jail(
+        ("{python}", "-I", "-S", "-c", "pass"), {}, {}, Limits(memory_bytes=1 << 28), runtime=False, tools=False
+    )
     try:
         with _start(probe, level) as process:
             ending = process.wait(_PROBE_TIMEOUT_S)
@@ -169,15 +180,19 @@ def _report(level: Level) -> LevelReport:
     except SandboxError as error:
         return LevelReport(level, False, (str(error),), _how_to(level))
     if ending is None or ending.exit_code != 0:
-        return LevelReport(level, False, (f"the interpreter did not run in it ({ending}): {text[-500:]}",), _how_to(level))
+        return LevelReport(
+            level, False, (f"the interpreter did not run in it ({ending}): {text[-500:]}",), _how_to(level)
+        )
     return LevelReport(level, True, _weaknesses(level))
 
 
 def _weaknesses(level: Level) -> tuple[str, ...]:
     abi = confine.landlock_abi()
     if level is Level.LANDLOCK and not _may_drop():
-        scope = () if abi >= 6 else (f"Landlock ABI {abi}: a submission could signal your other processes (6 forbids it)",)
-        return (*scope, "modes and times of your own files are not protected (started as root they are)")
+        weak = ["modes and times of your own files are not protected (started as root they are)"]
+        if abi < 6:
+            weak.append(f"Landlock ABI {abi} lets a submission signal your other processes (6 forbids it)")
+        return tuple(weak)
     if level is Level.NONE:
         return ("nothing is confined but memory, processes, output and files",)
     return ()
@@ -199,6 +214,3 @@ def _content(file: str) -> str:
         return Path(file).read_text().strip()
     except OSError:
         return ""
-
-
-__all__ = ["Sandbox", "available", "harden_judge", "procs", "sweep"]

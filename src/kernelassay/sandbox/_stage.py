@@ -86,7 +86,8 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 def parents() -> tuple[Path, ...]:
     """Folders in which stages may lie, best first."""
-    return tuple(dict.fromkeys(Path(p).resolve() for p in (tempfile.gettempdir(), "/tmp", "/var/tmp") if os.path.isdir(p)))
+    folders = (tempfile.gettempdir(), "/tmp", "/var/tmp")
+    return tuple(dict.fromkeys(Path(folder).resolve() for folder in folders if os.path.isdir(folder)))
 
 
 def _parent(uid: int | None) -> Path:
@@ -151,4 +152,4 @@ def _if_dead(folder: Path, facts: os.stat_result) -> list[Dead]:
     record: dict[str, Any] = {"cgroups": Cgroups().to_plain(), "uid": None}
     with suppress(OSError, ValueError):
         record = json.loads((folder / "owner.json").read_text())
-    return [Dead(folder, lock, Cgroups.from_plain(record["cgroups"]), record["uid"])]
+    return [Dead(folder, lock, Cgroups(**record["cgroups"]), record["uid"])]

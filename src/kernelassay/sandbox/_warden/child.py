@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import resource
 import signal
-from collections.abc import Callable
-from typing import Any, NoReturn
 
 from . import confine
 from .cgroup import Cgroups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 OVERHEAD_TASKS = 4
 """bubblewrap's own two processes, with room for the moment in which they start."""
@@ -29,7 +31,7 @@ def become(spec: dict[str, Any], output: int, error: int, extra: dict[str, int])
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        Cgroups.from_plain(spec["cgroups"]).join()
+        Cgroups(**spec["cgroups"]).join()
         _descriptors(output, {*spec["pass_fds"], *extra.values(), error})
         confine.set_limits(_rlimits(spec))
         if spec["cpus"] is not None:
@@ -66,7 +68,7 @@ def _landlock(spec: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     me = f"/proc/{os.getpid()}"
     readable = confine.READ_FILE | confine.READ_DIR
     confine.landlock([*[(path, rights) for path, rights in spec["landlock"]], (me, readable)])
-    confine.seccomp(base64.b64decode(spec["seccomp"]))
+    confine.seccomp(bytes.fromhex(spec["seccomp"]))
     return spec["argv"], spec["env"]
 
 

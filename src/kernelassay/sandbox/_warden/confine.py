@@ -37,7 +37,7 @@ def _checked(result: int, step: str) -> int:
 
 
 def prctl(option: int, value: int = 0, third: int = 0) -> None:
-    """One prctl(2) call.
+    """Change one property of this process.
 
     Raises:
         OSError: with the option's number.

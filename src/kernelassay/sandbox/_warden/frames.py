@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _HEADER = struct.Struct(">I")
 MAX_FRAME = 64 << 20

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
@@ -79,6 +83,11 @@ def start_time(pid: int) -> int | None:
 
 def children(pid: int) -> list[int]:
     """Direct children that are alive."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(word) for word in file.read().split() if alive(int(word))]
+    except OSError:
+        pass  # gone, or a kernel without this file
     return [other for other in everyone() if (facts := _stat(other)) and facts[0] == pid and facts[1] not in "ZX"]
 
 
@@ -137,7 +146,7 @@ def unlinked(pids: Iterable[int], known: frozenset[tuple[int, int]]) -> tuple[in
         for name in names:
             try:
                 facts = os.stat(f"{folder}/{name}")
-                if facts.st_nlink or not (facts.st_mode & 0o170000) == 0o100000 or (facts.st_dev, facts.st_ino) in seen:
+                if facts.st_nlink or not stat.S_ISREG(facts.st_mode) or (facts.st_dev, facts.st_ino) in seen:
                     continue
                 target = os.readlink(f"{folder}/{name}")
             except OSError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from . import procs
 from .cgroup import Cgroups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTLE_TIMEOUT_S = 10.0
 """Longest wait for killed processes to go; only an uninterruptible wait in a driver takes longer."""
@@ -51,6 +53,8 @@ def remove_tree(folder: str) -> list[str]:
     Called when no process of the jail is left. Never follows a symlink; folders that the jail closed even to
     their owner are opened first.
     """
+    import shutil  # here: not on the way to a started jail
+
     shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
         _open_up(folder)

@@ -7,18 +7,13 @@ removes its control groups and its stage, and exits. It ignores a terminal's sig
 
 from __future__ import annotations
 
-import base64
-import ctypes
 import json
 import os
 import selectors
 import signal
 import socket
-import stat
-import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 from . import child, confine, procs
 from .cgroup import Cgroups
@@ -26,6 +21,10 @@ from .frames import Closed, receive, send
 from .output import Output
 from .reap import remove_tree, settle
 from .watch import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TICK_S = 0.1
 """Pause between two looks at memory, processes and scratch: an excess lives no longer than this and the look."""
@@ -43,7 +42,7 @@ class Warden:
     def __init__(self, channel: socket.socket, spec: dict[str, Any]) -> None:
         self.channel = channel
         self.spec = spec
-        self.cgroups = Cgroups.from_plain(spec["cgroups"])
+        self.cgroups = Cgroups(**spec["cgroups"])
         self.output = Output(spec["limits"]["output_bytes"])
         self.known = frozenset((s.st_dev, s.st_ino) for s in map(os.fstat, spec["pass_fds"]))
         self.main = 0
@@ -110,7 +109,7 @@ class Warden:
         block, block_end = os.pipe()
         extra = {"args": _memory(self._arguments()), "info": info_end, "block": block}
         if self.spec["seccomp"]:
-            extra["seccomp"] = _memory(base64.b64decode(self.spec["seccomp"]))
+            extra["seccomp"] = _memory(bytes.fromhex(self.spec["seccomp"]))
         for descriptor in extra.values():
             os.set_inheritable(descriptor, True)
         return extra, {"info": info, "block": block_end, "queue": block}
@@ -198,7 +197,7 @@ class Warden:
                 self.end(None)
         elif request["do"] == "log":
             self.output.pump()
-            reply["log"] = base64.b64encode(self.output.text()).decode()
+            reply["log"] = self.output.text().decode("latin-1")
         elif request["do"] == "close":
             if self.ending is None:
                 self.end(None)
@@ -230,6 +229,7 @@ class Warden:
 
     def clean(self) -> list[str]:
         """Remove groups and stage; says in words what is left of the jail."""
+        self.cleaned = True
         left = [f"process {pid}" for pid in sorted(self.survivors)]
         left += [f"control group {folder}" for folder in self.cgroups.remove()]
         if not left:
@@ -238,9 +238,11 @@ class Warden:
 
     def finish(self) -> None:
         """The last thing: also reached when starting failed or the judge died."""
-        self._settle(None)
-        self.clean()
+        if not self.cleaned:
+            self._settle(None)
+            self.clean()
 
+    cleaned = False
     survivors: frozenset[int] = frozenset()
     inner_init: int | None = None
 

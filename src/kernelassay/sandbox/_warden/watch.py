@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
 
 from . import procs
 from .cgroup import Cgroups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SHARE_OF_TIME = 20
 """The pause after a look is at least this many times as long as the look."""
@@ -24,9 +27,7 @@ SLOW_TICK_S = 0.5
 class Watch:
     """Memory, processes and files of one jail."""
 
-    def __init__(
-        self, main: int, spec: dict[str, Any], cgroups: Cgroups, known: frozenset[tuple[int, int]]
-    ) -> None:
+    def __init__(self, main: int, spec: dict[str, Any], cgroups: Cgroups, known: frozenset[tuple[int, int]]) -> None:
         self._root = os.getpid()
         self._main = main
         self._cgroups = cgroups
