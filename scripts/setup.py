@@ -342,7 +342,11 @@ def _sound_environment() -> str | None:
 
 def _need_foreign_pip(chosen: dict[str, Any]) -> None:
     asked = subprocess.run(
-        [chosen["path"], "-m", "pip", "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        [chosen["path"], "-m", "pip", "--version"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     words = asked.stdout.split()
     if len(words) > 1 and tuple(int(part) for part in words[1].split(".")[:2] if part.isdigit()) >= OLDEST_FOREIGN_PIP:
@@ -364,7 +368,7 @@ def complete(dist_info: Path) -> bool:
         with (dist_info / "RECORD").open(newline="") as rows:
             for name, _, size in csv.reader(rows):
                 if not name.endswith(".pyc"):
-                    there = os.stat(os.path.join(dist_info.parent, name)).st_size
+                    there = (dist_info.parent / name).stat().st_size
                     if size and there != int(size):
                         return False
     except (OSError, ValueError):
