@@ -17,7 +17,7 @@ class SandboxError(Exception):
     """The machine cannot confine what was asked for; says why and how to allow it. Not the submission's fault."""
 
 
-class ScratchError(Exception):
+class ScratchError(OSError):
     """The jailed process left something else under the wanted name than one plain file of acceptable size."""
 
 

@@ -112,14 +112,14 @@ def base() -> Pieces:
     builder.add("/etc/ld.so.cache")
     builder.tool(python())
     prefix = Path(sys.base_prefix).resolve()
+    stdlib = Path(os.__file__).resolve().parent  # sysconfig would name this environment's own folders too
     if prefix in (Path("/usr"), Path("/usr/local")):
-        for folder in dict.fromkeys((sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))):
+        for folder in (stdlib, Path(str(sysconfig.get_config_var("DESTSHARED")))):
             builder.add(folder)
         for library in sorted((prefix / "lib").glob("libpython3*.so*")):
             builder.tool(library)
     else:  # an interpreter with a tree of its own may keep its libraries anywhere in it
         builder.add(prefix / "lib")
-    stdlib = Path(sysconfig.get_path("stdlib")).resolve()
     for name in _FOREIGN_PACKAGES:
         if (stdlib / name).is_dir():
             builder.hidden.append(str(stdlib / name))

@@ -16,6 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 CLONE_NEWNS = 0x00020000
+MNT_DETACH = 2
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
 
 # The three Landlock calls have the same numbers on every architecture.
@@ -68,6 +69,11 @@ def bind_read_only(source: str, target: str) -> None:
     kept = os.statvfs(source).f_flag & (os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)  # same bits as MS_*
     flags = ctypes.c_ulong(MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
     _checked(_libc.mount(None, paths[1], None, flags, None), f"{step} read-only")
+
+
+def unbind(target: str) -> None:
+    """Take a bind away again, so that what removes `target`'s folder can neither fail on it nor enter it."""
+    _libc.umount2(os.fsencode(target), MNT_DETACH)
 
 
 def set_limits(limits: dict[int, int]) -> None:

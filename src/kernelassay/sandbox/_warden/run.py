@@ -232,6 +232,8 @@ class Warden:
         self.cleaned = True
         left = [f"process {pid}" for pid in sorted(self.survivors)]
         left += [f"control group {folder}" for folder in self.cgroups.remove()]
+        for _, target in self.spec["binds"]:
+            confine.unbind(target)
         if not left:
             left += remove_tree(self.spec["stage"])
         return left
