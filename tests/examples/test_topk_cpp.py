@@ -77,12 +77,14 @@ def test_calls_from_several_threads_at_once(build: Build) -> None:
         assert list(threads.map(one, range(60))) == [None] * 60
 
 
-def test_ties_do_not_depend_on_threads(build: Build) -> None:
+@pytest.mark.parametrize("shape", [(1, 131072, 64), (6, 30_000, 40)], ids=str)
+def test_the_choice_among_ties_does_not_depend_on_threads(build: Build, shape: Shape) -> None:
+    # Of calls at the same time one has the pool and the others work alone.
     topk = build("topk_cpp")
-    x = draw("two_values", (1, 131072, 64))
-    together, alone = topk(x, 64), topk(x[:, :60_000].contiguous(), 64)
-    assert torch.equal(together[1], topk(x, 64)[1])
-    assert torch.equal(alone[1], topk(x[:, :60_000].contiguous(), 64)[1])
+    x = draw("two_values", shape)
+    with ThreadPoolExecutor(4) as threads:
+        answers = [indices for _, indices in threads.map(lambda _: topk(x, shape[2]), range(40))]
+    assert all(torch.equal(indices, answers[0]) for indices in answers)
 
 
 @pytest.mark.parametrize("offset", range(1, 8))
