@@ -48,6 +48,9 @@ DEFAULT_L2_BYTES = 256 << 10
 """Where the kernel does not say: smaller than or equal to those of all current server cores, so that half of it fits.
 [estimated]"""
 
+OPTIONAL_UNITS = ("int8", "bf16", "fp16")
+"""Precisions for which some instruction sets have vector arithmetic and others do not."""
+
 Bandwidth = Literal["read", "copy", "triad"]
 Cache = Literal["l1", "l2"]
 
@@ -175,10 +178,7 @@ def _measure(device: Device, threads: int, cpus: tuple[int, ...]) -> Ceilings:
         method, compiler = "numpy", None
         measured = _numpy_rates(threads, _array_bytes(sizes.last))
         reason = f"measured with numpy only: {error}"
-        unknown = dict.fromkeys(("triad", "l1", "l2", "int8", "bf16", "fp16"), reason)
-    for name in ("int8", "bf16", "fp16"):
-        if name not in measured:
-            unknown.setdefault(name, "no vector arithmetic of this precision in the instruction set")
+        unknown = dict.fromkeys(("triad", "l1", "l2", *OPTIONAL_UNITS), reason)
     return Ceilings(
         fingerprint=device.fingerprint,
         model=device.model,
@@ -193,6 +193,7 @@ def _measure(device: Device, threads: int, cpus: tuple[int, ...]) -> Ceilings:
         bandwidth={name: measured[name] for name in get_args(Bandwidth) if name in measured},
         in_cache={name: measured[name] for name in get_args(Cache) if name in measured},
         rates={n: c for n, c in measured.items() if n not in get_args(Bandwidth) + get_args(Cache)},
+        no_unit=tuple(name for name in OPTIONAL_UNITS if name not in measured and name not in unknown),
         unknown=unknown,
     )
 

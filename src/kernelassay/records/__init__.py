@@ -33,6 +33,7 @@ from kernelassay.records.status import ExitCode, Status, TimingState, Verdict
 from kernelassay.records.submission import Build, EntryKind, FileEntry, Manifest, Submission
 from kernelassay.records.timing import (
     Calibration,
+    Cause,
     Check,
     Discard,
     Floor,
@@ -55,6 +56,7 @@ __all__ = [
     "Case",
     "CaseResult",
     "CaseSpec",
+    "Cause",
     "Ceiling",
     "Ceilings",
     "Check",

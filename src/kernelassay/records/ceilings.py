@@ -54,14 +54,18 @@ class Ceilings(Record):
     """Bytes per second read where the footprint fits each core's private cache."""
     rates: dict[str, Ceiling] = {}
     """Operations per second by precision (`fp32`, `fp64`, `int8`, `bf16`); a fused multiply-add counts two."""
+    no_unit: tuple[str, ...] = ()
+    """Precisions for which the instruction set has no vector arithmetic."""
     unknown: dict[str, str] = {}
     """What was not measured, with the reason."""
 
     @model_validator(mode="after")
     def _known_or_not(self) -> Self:
-        both = sorted(set(self.unknown) & (set(self.rates) | set(self.in_cache) | set(self.bandwidth)))
+        measured = set(self.rates) | set(self.in_cache) | set(self.bandwidth)
+        absent = set(self.unknown) | set(self.no_unit)
+        both = sorted((absent & measured) | (set(self.unknown) & set(self.no_unit)))
         if both:
-            raise ValueError(f"measured and unknown at once: {', '.join(both)}")
+            raise ValueError(f"both known and unknown: {', '.join(both)}")
         return self
 
     @property
