@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kernelassay.decks import CaseTensors, Comparison, LoadedProblem, compare, draw
+from kernelassay.decks import CaseTensors, Comparison, LoadedProblem, compare, draw, expect
 from kernelassay.records import Case, CaseResult, Location, Role, Status, TensorSpec, extent
 from kernelassay.session import CallResult, OutputFact, Rig, same_bytes
 
@@ -56,8 +56,8 @@ def judge_call(loaded: LoadedProblem, rig: Rig, case: Case, tensors: CaseTensors
     actual = dict(called.outputs) | {t.name: called.arguments[t.name] for t in problem.role(Role.STATE)}
     expected: dict[str, Tensor] = {}
     usage, where = None, ""
-    if len(called.facts) == len(problem.role(Role.OUTPUT)) and all(f.copied for f in called.facts):
-        expected = loaded.reference.oracle(tensors.weights, tensors.inputs, rig.shape)
+    if not any(f.status is Status.WRONG for f in faults) and all(f.plain for f in called.facts):
+        expected = expect(loaded, tensors)
         comparison = compare(loaded, tensors, expected, actual)
         faults += _mismatches(comparison)
         usage, where = comparison.usage if math.isfinite(comparison.usage) else None, comparison.where
@@ -68,7 +68,7 @@ def judge_call(loaded: LoadedProblem, rig: Rig, case: Case, tensors: CaseTensors
         status=Status.CORRECT if worst is None else worst.status,
         usage=usage,
         message="" if worst is None else worst.title,
-        wall_us=called.wall_us,
+        call_us=called.inner_us,
     )
     return Checked(result, tuple(faults), tensors, expected, actual, where)
 

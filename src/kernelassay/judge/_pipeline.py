@@ -211,9 +211,9 @@ class _Grading:
         shapes = []
         for shape in self.loaded.problem.tier(self.tier):
             walls = sorted(
-                c.result.wall_us
+                c.result.call_us
                 for c in self.checked
-                if c.result.case.shape == shape.key and c.result.wall_us is not None
+                if c.result.case.shape == shape.key and c.result.call_us is not None
             )
             wall = Interval(median_us=walls[len(walls) // 2], low_us=walls[0], high_us=walls[-1]) if walls else None
             shapes.append(ShapeTiming(shape=shape.key, state=TimingState.INVALID, reason=NO_CLOCK, wall=wall))

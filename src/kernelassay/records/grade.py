@@ -39,8 +39,8 @@ class CaseResult(Record):
     """Largest share of the tolerance used; None where an exact rule broke or nothing was compared."""
     message: str = ""
     """Why it is not `correct`."""
-    wall_us: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """The judge's wall clock around the call, messages included."""
+    call_us: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """What the worker's clock says this one call took: a claim, never a score."""
 
 
 class ProblemRef(Record):

@@ -1,18 +1,24 @@
 """One live worker, seen from the judge: start it, call it, read raw results, account for its end."""
 
-from kernelassay.session._session import CallResult, Job, OutputFact, Quiet, Rig, Session
+from kernelassay.session._peek import PeekError, read_memory
+from kernelassay.session._rig import Batch, CallResult, OutputFact, Rig, Round
+from kernelassay.session._session import Job, Quiet, Session
 from kernelassay.session._slab import Slab, same_bytes, torch_dtype
 from kernelassay.session._trouble import Trouble
 
 __all__ = [
+    "Batch",
     "CallResult",
     "Job",
     "OutputFact",
+    "PeekError",
     "Quiet",
     "Rig",
+    "Round",
     "Session",
     "Slab",
     "Trouble",
+    "read_memory",
     "same_bytes",
     "torch_dtype",
 ]

@@ -1,11 +1,8 @@
-"""One live worker process, seen from the judge.
-
-Every reply is a claim. The judge takes from it only that the worker is done and what the returned objects were
-(type, strides, …); values come as raw bytes out of memory that the judge reads itself, after it poisoned it.
-"""
+"""One live worker process, seen from the judge: start it, ask it, account for its end. Every reply is a claim."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import signal
@@ -15,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-from torch import Tensor
-
 from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Role, Shape, Status
 from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox
+from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._slab import Slab
 from kernelassay.session._trouble import Trouble
 from kernelassay.worker import wire
@@ -31,23 +26,10 @@ POLL_S = 0.2
 """How often a wait looks whether the process still lives: a surviving child may hold the channel open."""
 START_S = 60.0
 """Interpreter and torch, on a cold page cache."""
-
-
-class OutputFact(Record):
-    """What the worker says of one returned object."""
-
-    type: str
-    plain: bool
-    """Its memory can be read as it lies: an exact torch.Tensor, contiguous, not lazy, on the device."""
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] | None = None
-    device: str = ""
-    lazy: bool = False
-    contiguous: bool = False
-    aliases_input: bool = False
-    copied: bool = False
-    name: str = ""
+CANARY_BYTES = 64
+"""Bytes 1…64 that a fresh worker holds, to learn whether its memory can be read."""
+CLEAN = "clean"
+"""Kind of a worker without a submission."""
 
 
 class Quiet(Record):
@@ -70,21 +52,10 @@ class Job:
     limits: Limits
     threads: int
     cpus: frozenset[int] | None = None
+    clean: bool = False
+    """No submission: a worker by which the judge measures what a round costs without calls."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the worker's environment; the same in every phase of a grade."""
-
-
-@dataclass(frozen=True)
-class CallResult:
-    """One call, as the judge saw it."""
-
-    facts: tuple[OutputFact, ...]
-    outputs: dict[str, Tensor]
-    """Private snapshots of the outputs; poison where the worker copied nothing."""
-    arguments: dict[str, Tensor]
-    """Private snapshots of inputs and state after the call."""
-    wall_us: float
-    """From the request to the reply on the judge's clock: an upper bound on the call."""
 
 
 class Session:
@@ -115,6 +86,7 @@ class Session:
                         "{worker}/start.py",
                         str(CHANNEL_FD),
                         "{site}",
+                        "{submission}",
                     ),
                     rooms={"worker": WORKER_FOLDER, "submission": job.folder},
                     env=_environment(job),
@@ -128,38 +100,52 @@ class Session:
         self._next_slab = 1
         self._ending: Ending | None = None
         self.kind: EntryKind | None = job.kind
+        self.pid = 0
+        """The worker's process as this host numbers it; found before anything of the submission runs."""
+        self.readable = False
+        """Whether the judge may read that process's memory."""
 
-    def load(self) -> EntryKind:
-        """Wait for the worker and let it import the submission; returns the entry kind that was found.
+    def start(self) -> None:
+        """Wait until the worker is up; it holds nothing of the submission yet.
 
         Raises:
-            Trouble: it did not start, or the submission could not be imported.
+            Trouble: it did not come up.
         """
-        self._receive(0, "start", START_S)
+        hello = self.receive(0, "start", START_S)
+        self.pid = self.process.pid
+        canary = ctypes.create_string_buffer(CANARY_BYTES)
+        try:
+            read_memory(self.pid, [(int(hello["canary"]), ctypes.addressof(canary), CANARY_BYTES)])
+        except PeekError:
+            return
+        self.readable = canary.raw == bytes(range(1, CANARY_BYTES + 1))
+
+    def load(self) -> EntryKind | None:
+        """Start, and let the worker import the submission; returns the entry kind that was found.
+
+        Raises:
+            Trouble: it did not come up, or the submission could not be imported.
+        """
+        self.start()
         job, manifest = self.job, self.job.manifest
-        library = f"{self.room}/{manifest.build.library}" if manifest.build else None
         reply = self.ask(
             "load",
             job.limits.load_s,
-            folder=self.room,
             file=manifest.file,
-            kind=job.kind,
-            library=library,
+            kind=CLEAN if job.clean else job.kind,
+            library=manifest.build.library if manifest.build else None,
             symbol=manifest.symbol,
             entry=job.problem.entry,
             weights=[t.name for t in job.problem.role(Role.WEIGHT)],
             threads=job.threads,
         )
+        if job.clean:
+            return None
         try:
             self.kind = EntryKind(str(reply.get("kind")))
         except ValueError as error:
-            raise self._forged("load", f"entry kind {reply.get('kind')!r}") from error
+            raise self.forged("load", f"entry kind {reply.get('kind')!r}") from error
         return self.kind
-
-    @property
-    def room(self) -> str:
-        """Path of the submission's folder as the worker sees it."""
-        return self.process.room("submission")
 
     def ask(self, op: str, timeout_s: float, fds: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
         """One request, one reply.
@@ -167,14 +153,27 @@ class Session:
         Raises:
             Trouble: an exception in the submission, the end of its process, a limit, or a forged reply.
         """
+        return self.receive(self.post(op, fds, **arguments), op, timeout_s)
+
+    def post(self, op: str, fds: Sequence[int] = (), **arguments: Any) -> int:
+        """Send one request without waiting; returns its number for `receive`.
+
+        Raises:
+            Trouble: the process is gone.
+        """
         request_id = secrets.randbits(62) + 1
         try:
             wire.send(self._sock, {"op": op, "id": request_id, **arguments}, fds)
         except wire.Closed as error:
             raise self._ended(op) from error
-        return self._receive(request_id, op, timeout_s)
+        return request_id
 
-    def _receive(self, request_id: int, op: str, timeout_s: float) -> dict[str, Any]:
+    def receive(self, request_id: int, op: str, timeout_s: float) -> dict[str, Any]:
+        """The reply to a posted request.
+
+        Raises:
+            Trouble: as `ask`.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             left = deadline - time.monotonic()
@@ -196,14 +195,15 @@ class Session:
             except wire.Closed as error:
                 raise self._ended(op) from error
             except wire.WireError as error:
-                raise self._forged(op, str(error)) from error
+                raise self.forged(op, str(error)) from error
             if reply.get("id") != request_id or not isinstance(reply.get("ok"), bool):
-                raise self._forged(op, f"a reply to request {reply.get('id')!r}")
+                raise self.forged(op, f"a reply to request {reply.get('id')!r}")
             if not reply["ok"]:
                 raise _exception(op, reply)
             return reply
 
-    def _forged(self, op: str, what: str) -> Trouble:
+    def forged(self, op: str, what: str) -> Trouble:
+        """The trouble of a channel that carries what no worker sends; kills the process."""
         self.process.kill()
         return Trouble(
             Status.CONTRACT,
@@ -241,11 +241,19 @@ class Session:
         reply = self.ask("quiet", self.job.limits.call_s)
         return Quiet(threads=reply["threads"], python_threads=reply["python_threads"], children=reply["children"])
 
-    def slab(self, kind: Sequence[Role], shape: Shape, label: str) -> tuple[int, Slab]:
+    def slab(self, roles: Sequence[Role], shape: Shape, label: str, sets: int = 1) -> tuple[int, Slab]:
         """A new slab for the tensors of these roles, mapped in the worker too; its number and the judge's side."""
-        slab = Slab(self.job.problem.role(*kind), shape, label)
+        slab = Slab(self.job.problem.role(*roles), shape, label, sets)
         number, self._next_slab = self._next_slab, self._next_slab + 1
-        self.ask("map", START_S, [slab.fd], slab=number, size_bytes=slab.size_bytes, fields=slab.fields)
+        self.ask(
+            "map",
+            START_S,
+            [slab.fd],
+            slab=number,
+            size_bytes=slab.size_bytes,
+            set_bytes=slab.set_bytes,
+            fields=slab.fields,
+        )
         return number, slab
 
     def close(self) -> Ending:
@@ -264,64 +272,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Rig:
-    """One constructed model at one shape, with its slabs: what checks, probes and clocks call."""
-
-    def __init__(self, session: Session, shape: Shape) -> None:
-        """Construct the entry for `shape`.
-
-        Raises:
-            Trouble: the constructor failed.
-        """
-        self.session, self.shape = session, shape
-        self._limits = session.job.limits
-        self.problem = session.job.problem
-        self._inputs_id, self.inputs = session.slab((Role.INPUT, Role.STATE), shape, "assay-inputs")
-        self._outputs_id, self.outputs = session.slab((Role.OUTPUT,), shape, "assay-outputs")
-        self._weights: tuple[int, Slab] | None = None
-        session.ask("model", self._limits.load_s, model=shape.key, shape=shape.values, outputs=self.outputs.fields)
-
-    def set_weights(self, weights: Mapping[str, Tensor], only: Sequence[str] | None = None) -> None:
-        """Change weights by the documented route, then `prepare()`; nothing for a problem without weights.
-
-        Raises:
-            Trouble: the model's state_dict is not the contract's, or `prepare()` failed.
-        """
-        if not self.problem.role(Role.WEIGHT):
-            return
-        if self._weights is None:
-            self._weights = self.session.slab((Role.WEIGHT,), self.shape, "assay-weights")
-        number, slab = self._weights
-        slab.write(dict(weights))
-        names = None if only is None else list(only)
-        self.session.ask("weights", self._limits.load_s, model=self.shape.key, slab=number, only=names)
-        self.session.ask("prepare", self._limits.prepare_s, model=self.shape.key)
-
-    def call(self, arguments: Mapping[str, Tensor]) -> CallResult:
-        """Write the arguments, call once, and read everything back.
-
-        Raises:
-            Trouble: the call did not return.
-        """
-        self.inputs.write(dict(arguments))
-        self.outputs.poison()
-        start = time.perf_counter_ns()
-        reply = self.session.ask(
-            "call",
-            self._limits.call_s,
-            model=self.shape.key,
-            inputs=self._inputs_id,
-            outputs=self._outputs_id,
-            scalars=[self.shape.values[name] for name in self.problem.scalars],
-        )
-        wall_us = (time.perf_counter_ns() - start) / 1e3
-        try:
-            facts = tuple(OutputFact.from_plain(f) for f in reply["outputs"])
-        except (KeyError, TypeError, ValidationError) as error:
-            raise self.session._forged("call", f"a description of outputs that is none: {error}") from error
-        return CallResult(facts, self.outputs.snapshot(), self.inputs.snapshot(), wall_us)
 
 
 def _environment(job: Job) -> dict[str, str]:

@@ -38,10 +38,10 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class Slab:
-    """One sealed memfd with tensors laid out in it, seen from the judge."""
+    """One sealed memfd with one or more equal sets of tensors laid out in it, seen from the judge."""
 
-    def __init__(self, tensors: Sequence[TensorSpec], shape: Shape, label: str) -> None:
-        """Lay out `tensors` at `shape`; `label` is shown in `/proc`, for people."""
+    def __init__(self, tensors: Sequence[TensorSpec], shape: Shape, label: str, sets: int = 1) -> None:
+        """Lay out `sets` sets of `tensors` at `shape`; `label` is shown in `/proc`, for people."""
         self.fields: list[dict[str, Any]] = []
         offset = 0
         for tensor in tensors:
@@ -52,34 +52,38 @@ class Slab:
                 count *= size
             payload = count * torch_dtype(tensor.dtype).itemsize
             offset += -(-max(payload, 1) // ALIGN_BYTES) * ALIGN_BYTES
-        self.size_bytes = max(offset, ALIGN_BYTES)
+        self.set_bytes = max(offset, ALIGN_BYTES)
+        self.size_bytes = self.set_bytes * sets
         self.fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size_bytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self._map = mmap.mmap(self.fd, self.size_bytes)
         self._raw = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._views = {f["name"]: self._view(f) for f in self.fields}
+        self._views = [
+            {f["name"]: self._view(f, number * self.set_bytes) for f in self.fields} for number in range(sets)
+        ]
 
-    def _view(self, field: dict[str, Any]) -> Tensor:
+    def _view(self, field: dict[str, Any], base: int) -> Tensor:
         dtype = torch_dtype(field["dtype"])
         count = 1
         for size in field["shape"]:
             count *= size
-        raw = self._raw[field["offset"] : field["offset"] + count * dtype.itemsize]
+        start = base + field["offset"]
+        raw = self._raw[start : start + count * dtype.itemsize]
         return raw.view(dtype).view(field["shape"])
 
-    def write(self, values: dict[str, Tensor]) -> None:
-        """Copy `values` into the shared memory; names, dtypes and shapes are the layout's."""
+    def write(self, values: dict[str, Tensor], number: int = 0) -> None:
+        """Copy `values` into one set of the shared memory; names, dtypes and shapes are the layout's."""
         for name, value in values.items():
-            self._views[name].copy_(value)
+            self._views[number][name].copy_(value)
 
     def poison(self) -> None:
         """Fill the whole slab with `POISON`."""
         ctypes.memset(self._raw.data_ptr(), POISON, self.size_bytes)
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Private copies of all tensors as they are now."""
-        return {name: view.clone() for name, view in self._views.items()}
+    def snapshot(self, number: int = 0) -> dict[str, Tensor]:
+        """Private copies of all tensors of one set as they are now."""
+        return {name: view.clone() for name, view in self._views[number].items()}
 
     def close(self) -> None:
         """Give the memory back once the last view is gone."""

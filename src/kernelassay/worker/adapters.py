@@ -1,7 +1,8 @@
 """The four public entry forms, each adapted onto one internal ABI.
 
-Internal ABI: `call(arguments, scalars) -> tuple of output tensors`, where `arguments` maps each input and state
-tensor's name to a tensor. State tensors are changed in place; outputs are fresh tensors.
+Internal ABI: `bind(arguments, scalars)` gives a callable without arguments that returns the tuple of outputs;
+`arguments` maps each input and state tensor's name to a tensor. State tensors are changed in place; outputs are
+fresh tensors.
 """
 
 from __future__ import annotations
@@ -32,17 +33,24 @@ class WeightsMismatch(Exception):
     """The model's state_dict is not the one of the reference."""
 
 
+Bound = Callable[[], tuple[Any, ...]]
+"""One call, ready: whatever the judge adds to it was done before, so that a clock around it times the submission."""
+
+
 class Adapter(Protocol):
     """One live entry at one shape."""
 
     def set_weights(self, weights: Mapping[str, Tensor], only: list[str] | None) -> None:
         """Change weights by the documented route; `only` names a subset, None means all."""
 
+    def get_weights(self) -> Mapping[str, Tensor]:
+        """The weights as they are now, by name."""
+
     def prepare(self) -> bool:
         """Call the submission's `prepare()`; False when it has none."""
 
-    def call(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> tuple[Any, ...]:
-        """One call; returns whatever the submission returned, as a tuple."""
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        """One call on these tensors, to be made once; it returns what the submission returned, as a tuple."""
 
 
 def import_submission(folder: Path, file: str) -> ModuleType:
@@ -107,6 +115,9 @@ class ModelAdapter:
                     raise WeightsMismatch(f"{name} is {slot.dtype} {tuple(slot.shape)}, the contract says {told}")
                 slot.copy_(value)
 
+    def get_weights(self) -> Mapping[str, Tensor]:
+        return self._slots()
+
     def prepare(self) -> bool:
         prepare = getattr(self._model, "prepare", None)
         if not callable(prepare):
@@ -114,9 +125,9 @@ class ModelAdapter:
         prepare()
         return True
 
-    def call(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return _as_tuple(self._call(*arguments.values(), *scalars))
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        method, values = self._call, (*arguments.values(), *scalars)
+        return lambda: _as_tuple(method(*values))
 
 
 class _Stateless:
@@ -132,6 +143,9 @@ class _Stateless:
             else:
                 self._weights[name] = weights[name].clone()
 
+    def get_weights(self) -> Mapping[str, Tensor]:
+        return self._weights
+
     def prepare(self) -> bool:
         return False
 
@@ -146,12 +160,13 @@ class CustomKernelAdapter(_Stateless):
             raise EntryMissing("the file defines no function custom_kernel(data)")
         self._function: Callable[..., Any] = function
 
-    def call(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> tuple[Any, ...]:
-        with torch.no_grad():
-            return _as_tuple(self._function((*arguments.values(), *self._weights.values(), *scalars)))
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        function, data = self._function, (*arguments.values(), *self._weights.values(), *scalars)
+        return lambda: _as_tuple(function(data))
 
 
-def _poisoned(fields: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+def poisoned(fields: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+    """Fresh output tensors that hold `POISON` in every byte."""
     out = []
     for field in fields:
         tensor = torch.empty(field["shape"], dtype=getattr(torch, field["dtype"]))
@@ -171,11 +186,15 @@ class RunAdapter(_Stateless):
         self._function: Callable[..., Any] = function
         self._outputs = outputs
 
-    def call(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> tuple[Any, ...]:
-        outputs = _poisoned(self._outputs)
-        with torch.no_grad():
-            self._function(*arguments.values(), *self._weights.values(), *scalars, *outputs)
-        return outputs
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        outputs = poisoned(self._outputs)
+        function, values = self._function, (*arguments.values(), *self._weights.values(), *scalars, *outputs)
+
+        def call() -> tuple[Any, ...]:
+            function(*values)
+            return outputs
+
+        return call
 
 
 class NativeError(Exception):
@@ -197,17 +216,32 @@ class NativeAdapter(_Stateless):
         self._outputs = outputs
         self._shape = (ctypes.c_int64 * len(shape))(*shape.values())
 
-    def call(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> tuple[Any, ...]:
-        outputs = _poisoned(self._outputs)
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        outputs = poisoned(self._outputs)
         ins = [t.data_ptr() for t in (*arguments.values(), *self._weights.values())]
-        code = self._function(
-            (ctypes.c_void_p * len(ins))(*ins),
-            (ctypes.c_void_p * len(outputs))(*(t.data_ptr() for t in outputs)),
-            self._shape,
-        )
-        if code != 0:
-            raise NativeError(f"{self._symbol} returned {code}; 0 means done")
-        return outputs
+        sources = (ctypes.c_void_p * len(ins))(*ins)
+        targets = (ctypes.c_void_p * len(outputs))(*(t.data_ptr() for t in outputs))
+        function, shape, symbol = self._function, self._shape, self._symbol
+
+        def call() -> tuple[Any, ...]:
+            code = function(sources, targets, shape)
+            if code != 0:
+                raise NativeError(f"{symbol} returned {code}; 0 means done")
+            return outputs
+
+        return call
+
+
+class CleanAdapter(_Stateless):
+    """No submission at all: results that lie ready, so that a round costs everything but the calls."""
+
+    def __init__(self, outputs: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
+        outputs = poisoned(self._outputs)
+        return lambda: outputs
 
 
 def kind_of(module: ModuleType) -> str:

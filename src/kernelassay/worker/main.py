@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 
 from . import adapters, wire
+from .clock import Clock
 from .slab import Slab
 
+CLEAN = "clean"
+"""Entry kind of a worker without a submission; the judge measures a round's fixed cost with it."""
 MAX_TEXT = 16_000
 """Characters of one error text; a packet holds several of them."""
+
+MAX_RESULTS = 16
+"""Results of one call that are described; no problem has as many outputs."""
+MAX_DISTINCT = 4
+"""Distinct descriptions that one reply holds; an honest submission has one."""
 
 Reply = dict[str, Any]
 
@@ -27,12 +35,16 @@ Reply = dict[str, Any]
 class Worker:
     """Holds the submission's live objects and answers requests about them."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder` holds the submission's files and, where the judge built one, its library."""
+        self._folder = folder
         self._job: dict[str, Any] = {}
         self._module: ModuleType | None = None
         self._kind = ""
         self._models: dict[str, adapters.Adapter] = {}
         self._slabs: dict[int, Slab] = {}
+        self._clock = Clock()
+        self._armed_on: Slab | None = None
         self._operations: dict[str, Callable[..., Reply]] = {
             "load": self.load,
             "model": self.model,
@@ -40,7 +52,11 @@ class Worker:
             "unmap": self.unmap,
             "weights": self.weights,
             "prepare": self.prepare,
-            "call": self.call,
+            "arm": self.arm,
+            "go": self.go,
+            "facts": self.facts,
+            "copy": self.copy,
+            "read_weights": self.read_weights,
             "quiet": self.quiet,
         }
 
@@ -48,6 +64,7 @@ class Worker:
         """Answer one request; every exception of the submission becomes a reply."""
         operation = self._operations[message.pop("op")]
         request_id = message.pop("id")
+        torch.set_grad_enabled(False)
         try:
             if fds:
                 message["fd"] = fds[0]
@@ -63,12 +80,12 @@ class Worker:
                 "traceback": text[-MAX_TEXT:],
             }
 
-    def load(self, folder: str, file: str, kind: str | None, library: str | None, **job: Any) -> Reply:
+    def load(self, file: str, kind: str | None, library: str | None, **job: Any) -> Reply:
         """Import the submission; `kind` None means: find out."""
         torch.set_num_threads(job["threads"])
         self._job = {**job, "library": library}
-        if kind != "c_abi":
-            self._module = adapters.import_submission(Path(folder), file)
+        if kind not in ("c_abi", CLEAN):
+            self._module = adapters.import_submission(self._folder, file)
             kind = kind or adapters.kind_of(self._module)
         self._kind = kind
         return {"kind": kind}
@@ -78,7 +95,9 @@ class Worker:
         job = self._job
         built: adapters.Adapter
         if self._kind == "c_abi":
-            built = adapters.NativeAdapter(Path(job["library"]), job["symbol"], outputs, shape)
+            built = adapters.NativeAdapter(self._folder / job["library"], job["symbol"], outputs, shape)
+        elif self._kind == CLEAN:
+            built = adapters.CleanAdapter(outputs)
         elif self._module is None:
             raise RuntimeError("model before load")
         elif self._kind == "model":
@@ -90,9 +109,9 @@ class Worker:
         self._models[model] = built
         return {}
 
-    def map(self, slab: int, size_bytes: int, fields: list[dict[str, Any]], fd: int) -> Reply:
+    def map(self, slab: int, size_bytes: int, set_bytes: int, fields: list[dict[str, Any]], fd: int) -> Reply:
         """Map shared memory under the number `slab`."""
-        self._slabs[slab] = Slab(fd, size_bytes, fields)
+        self._slabs[slab] = Slab(fd, size_bytes, set_bytes, fields)
         return {}
 
     def unmap(self, slab: int) -> Reply:
@@ -109,16 +128,53 @@ class Worker:
         """Call `prepare()` where the submission has one."""
         return {"called": self._models[model].prepare()}
 
-    def call(self, model: str, inputs: int, outputs: int, scalars: list[int]) -> Reply:
-        """One call; the outputs are copied, as raw bytes, into the slab `outputs`."""
-        source, target = self._slabs[inputs], self._slabs[outputs]
-        results = self._models[model].call(source.views(), scalars)
-        facts = [describe(result, source) for result in results]
-        if len(results) == len(target.fields):
-            for result, fact, (name, view) in zip(results, facts, target.views().items(), strict=True):
-                fact["copied"] = fact["plain"] and _copy(result, view)
-                fact["name"] = name
-        return {"outputs": facts}
+    def arm(
+        self, model: str, slab: int, sets: list[int], scalars: list[int], same_objects: bool, flush_bytes: int
+    ) -> Reply:
+        """Bind one call per number in `sets`, in that order, for the next `go`.
+
+        With `same_objects` the tensors are those of the last such call on the same set, not new views.
+        """
+        source, adapter = self._slabs[slab], self._models[model]
+        views = source.kept if same_objects else source.views
+        self._clock.arm([adapter.bind(views(number), scalars) for number in sets], flush_bytes)
+        self._armed_on = source
+        return {}
+
+    def go(self) -> Reply:
+        """Make the armed calls; the reply says where the results lie and what each call took by the clock here."""
+        pointers, stamps = self._clock.go()
+        return {"pointers": pointers, "ns": stamps}
+
+    def facts(self) -> Reply:
+        """Describe the results of the last `go`: for each call, the number of its description among the distinct."""
+        source = self._armed_on
+        if source is None:
+            raise RuntimeError("facts before arm")
+        distinct: list[list[dict[str, Any]]] = []
+        index = []
+        for results in self._clock.held:
+            told = [describe(result, source) for result in results[:MAX_RESULTS]]
+            if told not in distinct[:MAX_DISTINCT]:
+                distinct.append(told)
+            index.append(distinct.index(told) if told in distinct else len(distinct))
+        return {"distinct": distinct[:MAX_DISTINCT], "index": index}
+
+    def copy(self, slab: int) -> Reply:
+        """Copy the results of the last `go` into the sets of a slab, for a judge that may not read this process."""
+        target = self._slabs[slab]
+        for number, results in enumerate(self._clock.held):
+            views = target.views(number).values()
+            if len(results) == len(views):
+                for result, view in zip(results, views, strict=True):
+                    _copy(result, view)
+        return {}
+
+    def read_weights(self, model: str, slab: int) -> Reply:
+        """Copy the model's current weights into a slab."""
+        for name, view in self._slabs[slab].views().items():
+            _copy(self._models[model].get_weights()[name], view)
+        return {}
 
     def quiet(self) -> Reply:
         """Threads and children of this process, as the kernel counts them."""
@@ -149,19 +205,18 @@ def describe(result: Any, inputs: Slab) -> dict[str, Any]:
     return fact
 
 
-def _copy(result: Tensor, view: Tensor) -> bool:
-    if result.dtype != view.dtype or result.shape != view.shape:
-        return False
-    ctypes.memmove(view.data_ptr(), result.data_ptr(), view.numel() * view.element_size())
-    return True
+def _copy(result: Any, view: Tensor) -> None:
+    if type(result) is Tensor and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous():
+        ctypes.memmove(view.data_ptr(), result.data_ptr(), view.numel() * view.element_size())
 
 
-def main(fd: int) -> None:
+def main(fd: int, folder: Path) -> None:
     """Serve requests on the inherited packet socket `fd` until the judge closes it."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(True)
-    worker = Worker()
-    wire.send(sock, {"id": 0, "ok": True, "torch": torch.__version__})
+    worker = Worker(folder)
+    canary = ctypes.create_string_buffer(bytes(range(1, 65)))
+    wire.send(sock, {"id": 0, "ok": True, "torch": torch.__version__, "canary": ctypes.addressof(canary)})
     while True:
         try:
             message, fds = wire.receive(sock, accept_fds=True)

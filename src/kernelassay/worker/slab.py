@@ -10,35 +10,46 @@ import torch
 from torch import Tensor
 
 Field = dict[str, Any]
-"""`{"name": str, "dtype": str, "shape": [int, …], "offset": int}`, offsets in bytes from the slab's start."""
+"""`{"name": str, "dtype": str, "shape": [int, …], "offset": int}`, offsets in bytes from the set's start."""
 
 
 class Slab:
-    """One shared memory range and the tensors laid out in it."""
+    """One shared memory range, holding one or more equal sets of tensors."""
 
-    def __init__(self, fd: int, size_bytes: int, fields: list[Field]) -> None:
+    def __init__(self, fd: int, size_bytes: int, set_bytes: int, fields: list[Field]) -> None:
         """Map `fd` (and close it).
 
         Args:
             fd: descriptor of the shared memory.
             size_bytes: its size.
-            fields: the tensors in it.
+            set_bytes: distance between two sets.
+            fields: the tensors of one set.
         """
+        self._set_bytes = set_bytes
         self._map = mmap.mmap(fd, size_bytes)
         os.close(fd)
         self.fields = fields
+        self._kept: dict[int, dict[str, Tensor]] = {}
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.start = self._bytes.data_ptr()
         self.end = self.start + size_bytes
 
-    def views(self) -> dict[str, Tensor]:
-        """A new tensor object over each field's memory, by name."""
+    def views(self, number: int = 0) -> dict[str, Tensor]:
+        """A new tensor object over each field's memory in one set, by name."""
         out = {}
+        base = number * self._set_bytes
         for field in self.fields:
             dtype = getattr(torch, field["dtype"])
             count = 1
             for extent in field["shape"]:
                 count *= extent
-            raw = self._bytes[field["offset"] : field["offset"] + count * dtype.itemsize]
+            start = base + field["offset"]
+            raw = self._bytes[start : start + count * dtype.itemsize]
             out[field["name"]] = raw.view(dtype).view(field["shape"])
         return out
+
+    def kept(self, number: int = 0) -> dict[str, Tensor]:
+        """The tensor objects that the first call of this method made for the set: same objects, same addresses."""
+        if number not in self._kept:
+            self._kept[number] = self.views(number)
+        return self._kept[number]

@@ -1,0 +1,249 @@
+"""One constructed model at one shape, and the calls that checks, probes and clocks make through it.
+
+Values come as raw bytes, read by the judge out of the worker's memory where the results lie; where the kernel does
+not permit that, the worker copies them into shared memory and the record says so. Either way they are compared with
+nothing but the judge's private copies, and memory that was not written cannot look right, because it was poisoned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from kernelassay.records import Record, Role, Shape
+from kernelassay.session._peek import PeekError, read_memory
+from kernelassay.session._session import Session
+from kernelassay.session._slab import POISON, Slab, torch_dtype
+
+
+class OutputFact(Record):
+    """What the worker says of one returned object."""
+
+    type: str
+    plain: bool
+    """Its memory can be read as it lies: an exact torch.Tensor, contiguous, not lazy, on the device."""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    device: str = ""
+    lazy: bool = False
+    contiguous: bool = False
+    aliases_input: bool = False
+
+
+class _Facts(Record):
+    distinct: tuple[tuple[OutputFact, ...], ...]
+    index: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """One call, as the judge saw it."""
+
+    facts: tuple[OutputFact, ...]
+    outputs: dict[str, Tensor]
+    """Private snapshots of the outputs; poison where nothing could be read."""
+    arguments: dict[str, Tensor]
+    """Private snapshots of inputs and state after the call."""
+    inner_us: float
+    """What the worker's clock says the call took: a claim."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Some calls in a row."""
+
+    calls: tuple[CallResult, ...]
+    elapsed_us: float
+    """On the judge's clock, from before the worker could see the inputs until all results lay in the judge's memory."""
+
+
+class Rig:
+    """The entry, constructed for one shape in one worker."""
+
+    def __init__(self, session: Session, shape: Shape) -> None:
+        """Construct it.
+
+        Raises:
+            Trouble: the constructor failed.
+        """
+        self.session, self.shape = session, shape
+        self.problem = session.job.problem
+        self.limits = session.job.limits
+        self._weights: tuple[int, Slab] | None = None
+        self._single: Batch | None = None
+        outputs = Slab(self.problem.role(Role.OUTPUT), shape, "assay-layout")
+        session.ask("model", self.limits.load_s, model=shape.key, shape=shape.values, outputs=outputs.fields)
+        outputs.close()
+
+    def set_weights(self, weights: Mapping[str, Tensor], only: Sequence[str] | None = None) -> None:
+        """Change weights by the documented route, then `prepare()`; nothing for a problem without weights.
+
+        Raises:
+            Trouble: the model's state_dict is not the contract's, or `prepare()` failed.
+        """
+        if not self.problem.role(Role.WEIGHT):
+            return
+        number, slab = self._weights_slab()
+        slab.write(dict(weights))
+        names = None if only is None else list(only)
+        self.session.ask("weights", self.limits.load_s, model=self.shape.key, slab=number, only=names)
+        self.session.ask("prepare", self.limits.prepare_s, model=self.shape.key)
+
+    def read_weights(self) -> dict[str, Tensor]:
+        """The model's weights as the worker copies them out; poison where it copied nothing."""
+        if not self.problem.role(Role.WEIGHT):
+            return {}
+        number, slab = self._weights_slab()
+        slab.poison()
+        self.session.ask("read_weights", self.limits.load_s, model=self.shape.key, slab=number)
+        return slab.snapshot()
+
+    def _weights_slab(self) -> tuple[int, Slab]:
+        if self._weights is None:
+            self._weights = self.session.slab((Role.WEIGHT,), self.shape, "assay-weights")
+        return self._weights
+
+    def call(self, arguments: Mapping[str, Tensor], *, same_objects: bool = False) -> CallResult:
+        """One call on the rig's one set of inputs, which is overwritten with `arguments`.
+
+        Raises:
+            Trouble: the call did not return.
+        """
+        if self._single is None:
+            self._single = Batch(self, 1)
+        return self._single.round([arguments], same_objects=same_objects).calls[0]
+
+
+class Batch:
+    """Some sets of inputs in shared memory, on which the worker makes calls in a row."""
+
+    def __init__(self, rig: Rig, sets: int) -> None:
+        """Map `sets` sets of inputs and state, and a private place for as many results."""
+        self.rig, self.sets = rig, sets
+        session, problem = rig.session, rig.problem
+        self._id, self.inputs = session.slab((Role.INPUT, Role.STATE), rig.shape, "assay-inputs", sets)
+        self._outputs: tuple[int, Slab] | None = None
+        if not session.readable:
+            self._outputs = session.slab((Role.OUTPUT,), rig.shape, "assay-outputs", sets)
+        layout = Slab(problem.role(Role.OUTPUT), rig.shape, "assay-layout")
+        self._layout = layout.fields
+        layout.close()
+
+    def round(
+        self,
+        arguments: Sequence[Mapping[str, Tensor]],
+        *,
+        same_objects: bool = False,
+        flush_bytes: int = 0,
+        frozen: Callable[[], None] | None = None,
+    ) -> Round:
+        """Make one call per element of `arguments`, in order.
+
+        Args:
+            arguments: at most `sets` sets of inputs and state, copied into the shared memory.
+            same_objects: hand the worker's calls the same tensor objects as the last such round did.
+            flush_bytes: the worker first reads that much memory, which displaces the cache.
+            frozen: when given, the worker is frozen while the inputs are written and this is called, and again
+                while its results are read; the elapsed time starts just before the thaw.
+
+        Raises:
+            Trouble: a call did not return.
+        """
+        session, limits = self.rig.session, self.rig.limits
+        scalars = [self.rig.shape.values[name] for name in self.rig.problem.scalars]
+        session.ask(
+            "arm",
+            limits.call_s,
+            model=self.rig.shape.key,
+            slab=self._id,
+            sets=list(range(len(arguments))),
+            scalars=scalars,
+            same_objects=same_objects,
+            flush_bytes=flush_bytes,
+        )
+        if frozen:
+            session.process.freeze()
+        for number, values in enumerate(arguments):
+            self.inputs.write(dict(values), number)
+        targets = [self._targets() for _ in arguments]
+        if frozen:
+            frozen()
+        request = session.post("go")
+        start = time.perf_counter_ns()
+        if frozen:
+            session.process.thaw()
+        reply = session.receive(request, "go", limits.call_s * max(1, len(arguments)))
+        if self._outputs is not None:
+            self._outputs[1].poison()
+            session.ask("copy", limits.call_s, slab=self._outputs[0])
+        if frozen:
+            session.process.freeze()
+        self._capture(reply, targets)
+        elapsed_us = (time.perf_counter_ns() - start) / 1e3
+        after = [self.inputs.snapshot(number) for number in range(len(arguments))]
+        if frozen:
+            session.process.thaw()
+        return Round(self._results(reply, targets, after), elapsed_us)
+
+    def _targets(self) -> dict[str, Tensor]:
+        out = {}
+        for field in self._layout:
+            tensor = torch.empty(field["shape"], dtype=torch_dtype(field["dtype"]))
+            ctypes.memset(tensor.data_ptr(), POISON, tensor.numel() * tensor.element_size())
+            out[field["name"]] = tensor
+        return out
+
+    def _capture(self, reply: dict[str, Any], targets: list[dict[str, Tensor]]) -> None:
+        """Read every result, in random order, into `targets`."""
+        if self._outputs is not None:
+            for number, target in enumerate(targets):
+                target.update(self._outputs[1].snapshot(number))
+            return
+        pointers = reply.get("pointers")
+        pieces = []
+        if isinstance(pointers, list) and len(pointers) == len(targets):
+            for row, target in zip(pointers, targets, strict=True):
+                if isinstance(row, list) and len(row) == len(target):
+                    for there, tensor in zip(row, target.values(), strict=True):
+                        if isinstance(there, int) and 0 < there < 1 << 48:
+                            pieces.append((there, tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        random.shuffle(pieces)
+        try:
+            read_memory(self.rig.session.pid, pieces)
+        except PeekError:
+            self._capture_singly(pieces)
+
+    def _capture_singly(self, pieces: list[tuple[int, int, int]]) -> None:
+        """What cannot be read stays poison; the comparison then says so, or the facts say why."""
+        for piece in pieces:
+            try:
+                read_memory(self.rig.session.pid, [piece])
+            except PeekError:
+                ctypes.memset(piece[1], POISON, piece[2])
+
+    def _results(
+        self, reply: dict[str, Any], targets: list[dict[str, Tensor]], after: list[dict[str, Tensor]]
+    ) -> tuple[CallResult, ...]:
+        session = self.rig.session
+        told = session.ask("facts", self.rig.limits.call_s)
+        try:
+            facts = _Facts.from_plain({"distinct": told["distinct"], "index": told["index"]})
+            rows = [facts.distinct[i] for i in facts.index]
+            stamps = [float(ns) / 1e3 for ns in reply["ns"]]
+            if not len(rows) == len(stamps) == len(targets):
+                raise ValueError(f"{len(rows)} descriptions and {len(stamps)} times of {len(targets)} calls")
+        except (KeyError, TypeError, ValueError, IndexError, ValidationError) as error:
+            raise session.forged("go", f"a description of results that is none: {error}") from error
+        return tuple(
+            CallResult(row, outputs, arguments, us)
+            for row, outputs, arguments, us in zip(rows, targets, after, stamps, strict=True)
+        )

@@ -1,0 +1,52 @@
+"""The part of both clocks that runs beside the submission. Its numbers are claims; its results are read by the judge.
+
+Checks, probes and both clocks make their calls through the one loop in `go`, so a submission that looks at its
+callers finds the same ones in each phase. Nothing measured here is subtracted from anything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .adapters import Bound
+
+
+class Clock:
+    """Makes prepared calls and remembers where their results lie."""
+
+    def __init__(self) -> None:
+        self._armed: list[Bound] = []
+        self.held: list[tuple[Any, ...]] = []
+        """Results of the last calls; kept alive until the next ones are armed, for the judge to read."""
+        self._flush = torch.empty(0, dtype=torch.int64)
+        self._flush_now = False
+        self._now = time.perf_counter_ns
+
+    def arm(self, calls: list[Bound], flush_bytes: int) -> None:
+        """Keep `calls` for `go`, let the last results go, and have that many bytes ready to displace the cache."""
+        self.held = []
+        self._armed = calls
+        words = flush_bytes // 8
+        self._flush_now = words > 0
+        if self._flush_now and self._flush.numel() != words:
+            self._flush = torch.ones(words, dtype=torch.int64)
+
+    def go(self) -> tuple[list[list[int]], list[int]]:
+        """Make the armed calls in order.
+
+        Returns:
+            The address of every result (0 for what is no plain tensor), and nanoseconds of every call.
+        """
+        if self._flush_now:
+            self._flush.sum()
+        now, held, stamps = self._now, self.held, []
+        for call in self._armed:
+            start = now()
+            held.append(call())
+            stamps.append(now() - start)
+        self._armed = []
+        return [[r.data_ptr() if type(r) is Tensor else 0 for r in results] for results in held], stamps
