@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kernelassay.decks import LoadedProblem, attribute
-from kernelassay.judge._check import Checked, check_case
 from kernelassay.records import Measurement
 from kernelassay.sandbox import Sandbox
-from kernelassay.session import Job, Rig, Session, Trouble, same_bytes
+from kernelassay.session import Checked, Job, Rig, Session, Trouble, check_case, same_bytes
 
 PERTURB = "165"
 """`MALLOC_PERTURB_`: glibc fills fresh memory with the complement of this byte and freed memory with it."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from kernelassay.judge._check import Checked
 from kernelassay.judge._diagnose import Diagnosis
 from kernelassay.records import Case, Finding, Force, Measurement, Recipe, Verdict
-from kernelassay.session import Trouble
+from kernelassay.session import Checked, Trouble
 
 MAX_FINDINGS = 20
 """Rules that one grade reports; a submission that breaks more is wrong in any case."""

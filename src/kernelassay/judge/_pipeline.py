@@ -18,7 +18,6 @@ from pathlib import Path
 from kernelassay.decks import LoadedProblem, draw, load
 from kernelassay.devices import detect, environment
 from kernelassay.judge._build import build
-from kernelassay.judge._check import Checked, check_case
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
@@ -43,7 +42,7 @@ from kernelassay.records import (
     TimingState,
 )
 from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
-from kernelassay.session import Job, Rig, Session, Trouble
+from kernelassay.session import Checked, Job, Rig, Session, Trouble, check_case
 
 NO_CLOCK = "no clock yet"
 SETTLE_SEED = 0x5E771E

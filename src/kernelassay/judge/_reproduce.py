@@ -14,14 +14,13 @@ from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.judge._build import build
-from kernelassay.judge._check import check_case
 from kernelassay.judge._intake import UsageError, content_hash, take_in
 from kernelassay.judge._plan import plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
 from kernelassay.records import Case, Finding, Grade
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
-from kernelassay.session import Job, Rig, Session, Trouble
+from kernelassay.session import Job, Rig, Session, Trouble, check_case
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One live worker, seen from the judge: start it, call it, read raw results, account for its end."""
 
+from kernelassay.session._check import Checked, Fault, check_case, judge_call
 from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._rig import Batch, CallResult, OutputFact, Rig, Round
 from kernelassay.session._session import Job, Quiet, Session
@@ -9,6 +10,8 @@ from kernelassay.session._trouble import Trouble
 __all__ = [
     "Batch",
     "CallResult",
+    "Checked",
+    "Fault",
     "Job",
     "OutputFact",
     "PeekError",
@@ -18,6 +21,8 @@ __all__ = [
     "Session",
     "Slab",
     "Trouble",
+    "check_case",
+    "judge_call",
     "read_memory",
     "same_bytes",
     "torch_dtype",

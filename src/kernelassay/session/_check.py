@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kernelassay.decks import CaseTensors, Comparison, LoadedProblem, compare, draw, expect
 from kernelassay.records import Case, CaseResult, Location, Role, Status, TensorSpec, extent
-from kernelassay.session import CallResult, OutputFact, Rig, same_bytes
+from kernelassay.session._rig import CallResult, OutputFact, Rig
+from kernelassay.session._slab import same_bytes
 
 
 @dataclass(frozen=True)
