@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import re
 from pathlib import Path
 
 from kernelassay.decks._error import DeckError
@@ -21,6 +22,8 @@ DECKS_VARIABLE = "KERNELASSAY_DECKS"
 IGNORED = "__pycache__"
 FILES = ("problem.yaml", "reference.py", "prompt.md")
 LIST_COMMAND = "assay deck list"
+NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
+"""As in the record; it keeps a name from being a path."""
 
 
 def _roots() -> tuple[Path, ...]:
@@ -32,7 +35,7 @@ def _roots() -> tuple[Path, ...]:
                 raise DeckError(f"{DECKS_VARIABLE}: no such folder: {root}; correct it, then run: {LIST_COMMAND}")
         return roots
     package = Path(__file__).resolve().parents[1]
-    for candidate in (package.parents[1] / "decks", package / "_decks"):
+    for candidate in (package / "_decks", package.parents[1] / "decks"):
         if candidate.is_dir():
             return (candidate,)
     raise DeckError(f"no decks beside {package}; point {DECKS_VARIABLE} at a folder of decks, then run: {LIST_COMMAND}")
@@ -52,12 +55,13 @@ def _name(file: Path) -> str:
 
 
 def _folder(name: str) -> Path:
-    deck, _, problem = name.partition("/")
-    plain = deck.isidentifier() and problem.isidentifier()
-    for root in _roots() if plain else ():
-        if (root / deck / problem).is_dir():
-            return (root / deck / problem).resolve()
+    if NAME.fullmatch(name):
+        for root in _roots():
+            if (root / name).is_dir():
+                return (root / name).resolve()
     known = problem_names()
+    if name in known:
+        raise DeckError(f"{name!r}: folders of a deck are named in a-z, 0-9 and _; rename it, then run: {LIST_COMMAND}")
     by_last = [other for other in known if other.rpartition("/")[2] == name.rpartition("/")[2]]
     near = by_last or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -95,10 +95,11 @@ def load_reference(source: bytes, path: Path, problem: Problem, content_hash: st
 def _run(source: bytes, path: Path, name: str, next_step: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
-    before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and typing look their module up by name
+    whole = False
     try:
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+        whole = True
     except SyntaxError as error:
         raise DeckError(f"{path}, line {error.lineno}: {error.msg}; correct it, then run: {next_step}") from error
     except Exception as error:
@@ -106,7 +107,7 @@ def _run(source: bytes, path: Path, name: str, next_step: str) -> ModuleType:
             f"{_place(path, error)}: does not import: {_brief(error)}; correct it, then run: {next_step}"
         ) from error
     finally:
-        if not hasattr(module, "MUTANTS") and before is None:
+        if not whole:
             del sys.modules[name]
     return module
 

@@ -38,6 +38,8 @@ def describe(wrong: Tensor) -> str:
 
 
 def _axis(name: str, hit: list[int], size: int) -> str:
+    if len(hit) == size == 1 and name in ("rows", "columns"):
+        return f"the only {name.removesuffix('s')}"
     if len(hit) == size:
         return f"all {size} {name}" if name in ("rows", "columns") else f"{name}: all {size}"
     plural = name in ("rows", "columns")
@@ -49,7 +51,7 @@ def _axis(name: str, hit: list[int], size: int) -> str:
 def _ranges(hit: list[int]) -> str:
     gaps = {b - a for a, b in pairwise(hit)}
     if len(hit) >= MIN_STRIDED and len(gaps) == 1 and (stride := gaps.pop()) > 1:
-        return f"{hit[0]}, {hit[1]}, … {hit[-1]} (every {stride}th)"
+        return f"{hit[0]}, {hit[1]}, … {hit[-1]} (in steps of {stride})"
     ranges: list[tuple[int, int]] = []
     for index in hit:
         if ranges and ranges[-1][1] == index - 1:

@@ -87,15 +87,20 @@ def attribute(
     result = compare(loaded, tensors, expected, actual)
     if result.passed or any(m.rule not in _ATTRIBUTABLE for m in result.mismatches):
         return None
+    form = {name: (tensor.shape, tensor.dtype) for name, tensor in actual.items()}
+    answers = {
+        name: mutant(tensors.weights, tensors.inputs, tensors.shape)
+        for name, mutant in loaded.reference.mutants.items()
+    }
+    alike = {
+        name: answer
+        for name, answer in answers.items()
+        if {output: (tensor.shape, tensor.dtype) for output, tensor in answer.items()} == form
+    }
+    if not alike:
+        return None
     rows = _wrong_rows(x, expected[values_name], actual[values_name], actual[indices_name])
-    dtypes = {name: tensor.dtype for name, tensor in actual.items()}
-    same = []
-    for name, mutant in loaded.reference.mutants.items():
-        answer = mutant(tensors.weights, tensors.inputs, tensors.shape)
-        if {output: tensor.dtype for output, tensor in answer.items()} != dtypes:
-            continue
-        if precheck_shapes(answer, actual) and _same_answer(x, answer, actual, values_name, indices_name, rows):
-            same.append(name)
+    same = [name for name, answer in alike.items() if _same_answer(x, answer, actual, values_name, indices_name, rows)]
     return " or ".join(same) or None
 
 
@@ -106,11 +111,6 @@ _ATTRIBUTABLE = (
     "selection.indices_distinct",
     "output.dtype",
 )
-
-
-def precheck_shapes(answer: dict[str, Tensor], actual: dict[str, Tensor]) -> bool:
-    """Whether both hold the same names with the same sizes."""
-    return {k: v.shape for k, v in answer.items()} == {k: v.shape for k, v in actual.items()}
 
 
 def _same_answer(
