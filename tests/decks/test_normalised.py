@@ -18,7 +18,7 @@ from kernelassay.decks.comparators import normalised
 from kernelassay.records import Problem, Shape, TensorSpec, Tier, Tolerance
 
 Toy = Callable[..., Path]
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=40, deadline=None)
 RMS, GROUP, ELEMENT = 0.006, 0.015, 0.04
 TOLERANCE = Tolerance(rms=RMS, group=GROUP, element=ELEMENT)
 

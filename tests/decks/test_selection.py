@@ -18,7 +18,7 @@ from kernelassay.decks import CaseTensors, Comparison, DeckError, LoadedProblem,
 from kernelassay.records import Shape, Tier
 
 Toy = Callable[..., Path]
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=40, deadline=None)
 ORDINARY = (0.0, -0.0, 1.0, -1.0, 1.5, 2.0**-149, -(2.0**-149), 2.0**-126, 3e38, -3e38, math.inf, -math.inf)
 
 
