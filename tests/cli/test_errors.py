@@ -39,13 +39,6 @@ def test_usage_mistakes(bench: Any, assay: Assay, arguments: tuple[str, ...], hi
     assert second == f"next: {command}"
 
 
-def test_unknown_problem_of_a_grade_is_met_before_the_judge(bench: Any, assay: Assay) -> None:
-    ran = assay("grade", "x/topk_cpp", "--problem", "ops/topl")
-    assert ran.code == 2
-    assert "did you mean 'ops/topk'" in ran.err
-    assert not bench.requests
-
-
 @pytest.mark.parametrize(
     ("package", "name", "code", "otherwise"),
     [
@@ -121,6 +114,17 @@ def test_unknown_grade(bench: Any, assay: Assay) -> None:
         ("what; next: assay x", ("what", "assay x")),
         ("what, next: here\nnext: assay x", ("what, next: here", "assay x")),
         ("what", ("what", None)),
+        (
+            "f.yaml, line 3: what; correct it, then run: assay deck lint a/b",
+            ("f.yaml, line 3: what; correct it", "assay deck lint a/b"),
+        ),
+        (
+            "unknown 'x'; did you mean 'y'? see what there is with: assay deck list",
+            ("unknown 'x'; did you mean 'y'?", "assay deck list"),
+        ),
+        ("sandbox: no level works. To see why, run `assay doctor`", ("sandbox: no level works", "assay doctor")),
+        ("sandbox: left: folder /tmp/x; run `assay doctor`", ("sandbox: left: folder /tmp/x", "assay doctor")),
+        ("run `chmod o+rX` on it, then try again", ("run `chmod o+rX` on it, then try again", None)),
     ],
 )
 def test_split_next(message: str, parts: tuple[str, str | None]) -> None:

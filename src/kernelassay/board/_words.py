@@ -68,10 +68,11 @@ def size(count: int) -> str:
 
 def duration(microseconds: float) -> str:
     """A duration with three significant digits and the unit that fits."""
+    value = float(f"{microseconds:.3g}")  # rounded first, so that 999.9 µs reads 1 ms and not 1e+03 µs
     for bound, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
-        if microseconds < bound:
-            return f"{microseconds / divisor:.3g} {unit}"
-    return f"{microseconds / 1e6:.3g} s" if microseconds < 1e9 else f"{microseconds / 1e6:.0f} s"
+        if value < bound:
+            return f"{value / divisor:.3g} {unit}"
+    return f"{value / 1e6:.3g} s" if value < 1e9 else f"{value / 1e6:.0f} s"
 
 
 def timing_words(timing: Timing) -> str:

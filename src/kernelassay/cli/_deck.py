@@ -52,34 +52,6 @@ def _table(*columns: str, heading: str, right: frozenset[str] = frozenset()) -> 
     return table
 
 
-def known_problem(name: str) -> None:
-    """Refuse a name that no deck has, with the closest one that exists.
-
-    Raises:
-        CommandError: there is no such problem.
-    """
-    from kernelassay import decks
-
-    names = decks.problem_names()
-    if name in names:
-        return
-    import difflib
-
-    short = {known.rpartition("/")[2]: known for known in names}
-    close = difflib.get_close_matches(name, names, n=1) or [
-        short[match] for match in difflib.get_close_matches(name.rpartition("/")[2], short, n=1)
-    ]
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise CommandError(f"no problem {name!r}{hint}", "assay deck list")
-
-
-def _load(name: str) -> LoadedProblem:
-    from kernelassay import decks
-
-    known_problem(name)
-    return decks.load(name)
-
-
 def _load_all() -> tuple[list[LoadedProblem], list[Broken]]:
     """Every problem that loads, and what is wrong with the others: one broken deck hides no other."""
     from kernelassay import decks
@@ -152,7 +124,9 @@ def show_problem(name: str, /, *, json: Json = False) -> int:
     json
         Print the problem as JSON.
     """
-    loaded = _load(name)
+    from kernelassay import decks
+
+    loaded = decks.load(name)
     problem = loaded.problem
     if json:
         costs = [{"shape": shape.key, **_cost(problem, shape)} for shape in problem.shapes]
@@ -239,7 +213,7 @@ def lint(
 
     if every == (name is not None):
         raise CommandError("deck lint takes either one problem or --all", "assay deck lint --all")
-    problems, broken = ([_load(name)], []) if name is not None else _load_all()
+    problems, broken = ([decks.load(name)], []) if name is not None else _load_all()
     reports: list[LintReport] = []
     for loaded in problems:
         with reporter(f"lint {loaded.problem.name}", quiet=quiet) as progress:

@@ -7,6 +7,7 @@ its traceback and says what to attach to a report.
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 _MACHINE_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE})
 """What the machine refuses; anything else from the system is a fault of ours."""
 
+_RUN = re.compile(
+    r"(?P<what>.*?)[;,.\s]+(then |to see why, |see what there is )?(run|with):? `?(?P<next>assay [^`]+?)`?$",
+    flags=re.DOTALL | re.IGNORECASE,
+)
 _CUT = 2000
 """Characters of a message that are shown; a compiler's whole log belongs into the grade's log."""
 
@@ -61,11 +66,15 @@ def classify(error: BaseException) -> Failure | None:
 
 
 def split_next(message: str) -> tuple[str, str | None]:
-    """Message and next command of `what, where; next: command`."""
+    """What happened, and the next command where the message ends with one.
+
+    Understood are `…; next: command` with any command, and `…, then run: assay …` or ``…; run `assay …` ``.
+    """
     head, mark, tail = message.rpartition("next:")
-    if not mark or not tail.strip():
-        return message.strip(), None
-    return head.strip().rstrip(";,").strip(), tail.strip()
+    if mark and tail.strip():
+        return head.strip().rstrip(";,").strip(), tail.strip()
+    found = _RUN.match(message.strip())
+    return (found["what"], found["next"]) if found else (message.strip(), None)
 
 
 def failure_lines(failure: Failure) -> tuple[str, str]:

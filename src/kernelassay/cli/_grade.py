@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelassay.cli._deck import known_problem
 from kernelassay.cli._options import Home, Json, LevelName, Quiet, TierName, home_folder, home_option
 from kernelassay.cli._out import emit, note, show, styled
 from kernelassay.cli._progress import Reporter, reporter
@@ -31,7 +30,6 @@ def judged(
     from kernelassay.records import Tier
     from kernelassay.sandbox import Level
 
-    known_problem(problem)
     request = judge.GradeRequest(
         submission=path,
         problem=problem,
