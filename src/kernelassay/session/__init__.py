@@ -5,7 +5,7 @@ from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._rig import Batch, CallResult, OutputFact, Rig, Round
 from kernelassay.session._session import Job, Quiet, Session
 from kernelassay.session._slab import Slab, same_bytes, torch_dtype
-from kernelassay.session._trouble import Trouble
+from kernelassay.session._trouble import Trouble, one_line, readable
 
 __all__ = [
     "Batch",
@@ -23,7 +23,9 @@ __all__ = [
     "Trouble",
     "check_case",
     "judge_call",
+    "one_line",
     "read_memory",
+    "readable",
     "same_bytes",
     "torch_dtype",
 ]

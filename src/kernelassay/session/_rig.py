@@ -28,8 +28,6 @@ class OutputFact(Record):
     """What the worker says of one returned object."""
 
     type: str
-    plain: bool
-    """Its memory can be read as it lies: an exact torch.Tensor, contiguous, not lazy, on the device."""
     dtype: str = ""
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] | None = None
@@ -248,7 +246,7 @@ class Batch:
         try:
             facts = _Facts.from_plain({"distinct": told["distinct"], "index": told["index"]})
             rows = [facts.distinct[i] for i in facts.index]
-            stamps = [float(ns) / 1e3 for ns in reply["ns"]]
+            stamps = [_microseconds(ns) for ns in reply["ns"]]
             if not len(rows) == len(stamps) == len(targets):
                 raise ValueError(f"{len(rows)} descriptions and {len(stamps)} times of {len(targets)} calls")
         except (KeyError, TypeError, ValueError, IndexError, ValidationError) as error:
@@ -257,3 +255,14 @@ class Batch:
             CallResult(row, outputs, arguments, us)
             for row, outputs, arguments, us in zip(rows, targets, after, stamps, strict=True)
         )
+
+
+def _microseconds(stamp: object) -> float:
+    """A worker's nanoseconds as µs.
+
+    Raises:
+        ValueError: it is no duration that a clock could give.
+    """
+    if not isinstance(stamp, int) or not 0 <= stamp < 1 << 63:
+        raise ValueError(f"{stamp!r} nanoseconds")
+    return stamp / 1e3

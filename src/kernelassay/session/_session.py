@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import secrets
 import signal
@@ -16,7 +17,7 @@ from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Ro
 from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox
 from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._slab import Slab
-from kernelassay.session._trouble import Trouble
+from kernelassay.session._trouble import Trouble, one_line, readable
 from kernelassay.worker import wire
 
 WORKER_FOLDER = Path(wire.__file__).parent
@@ -70,8 +71,8 @@ class Session:
         self.job = job
         ours, theirs = wire.pair()
         self._sock = ours
-        os.set_inheritable(theirs.fileno(), False)
-        os.dup2(theirs.fileno(), CHANNEL_FD, inheritable=True)
+        # The lowest free number from CHANNEL_FD on: whoever calls the judge may have that very one open.
+        channel = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, CHANNEL_FD)
         theirs.close()
         try:
             self.process: JailedProcess = sandbox.start(
@@ -84,19 +85,19 @@ class Session:
                         "-X",
                         "faulthandler",
                         "{worker}/start.py",
-                        str(CHANNEL_FD),
+                        str(channel),
                         "{site}",
                         "{submission}",
                     ),
                     rooms={"worker": WORKER_FOLDER, "submission": job.folder},
                     env=_environment(job),
                     limits=job.limits,
-                    pass_fds=(CHANNEL_FD,),
+                    pass_fds=(channel,),
                     cpus=job.cpus,
                 )
             )
         finally:
-            os.close(CHANNEL_FD)
+            os.close(channel)
         self._next_slab = 1
         self._ending: Ending | None = None
         self.kind: EntryKind | None = job.kind
@@ -166,6 +167,8 @@ class Session:
             wire.send(self._sock, {"op": op, "id": request_id, **arguments}, fds)
         except wire.Closed as error:
             raise self._ended(op) from error
+        except TimeoutError as error:
+            raise self.forged(op, "replies to requests that were never read") from error
         return request_id
 
     def receive(self, request_id: int, op: str, timeout_s: float) -> dict[str, Any]:
@@ -295,7 +298,7 @@ _OUT_OF_MEMORY_TEXT = "can't allocate memory"
 
 
 def _exception(op: str, reply: dict[str, Any]) -> Trouble:
-    kind, message = str(reply.get("type", "?"))[:200], str(reply.get("message", ""))
+    kind, message = one_line(str(reply.get("type", "?"))[:200]), str(reply.get("message", ""))
     out_of_memory = kind in MEMORY_ERRORS or _OUT_OF_MEMORY_TEXT in message
     status, rule = Status.CRASHED, "worker.exception"
     if out_of_memory:
@@ -304,12 +307,12 @@ def _exception(op: str, reply: dict[str, Any]) -> Trouble:
         status, rule = Status.CONTRACT, "contract.state_dict"
     elif op in ("load", "model"):
         status, rule = Status.BUILD_FAILED, "build.load"
-    first = message.strip().splitlines()[0][:300] if message.strip() else ""
+    first = one_line(message.strip().splitlines()[0][:300]) if message.strip() else ""
     return Trouble(
         status,
         rule,
         f"{kind} in {op}: {first}" if first else f"{kind} in {op}",
         expected=f"{op} returns",
         actual=f"{kind}: {first}",
-        detail=str(reply.get("traceback", ""))[-8000:],
+        detail=readable(str(reply.get("traceback", ""))[-8000:]),
     )

@@ -25,3 +25,13 @@ class Trouble(Exception):
 
     def __str__(self) -> str:
         return self.title
+
+
+def one_line(text: str) -> str:
+    """`text` as one printable line: what a terminal would obey, and what UTF-8 cannot hold, is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def readable(text: str) -> str:
+    """`text` with its lines kept and everything else that is not printable escaped."""
+    return "\n".join(one_line(line) for line in text.replace("\t", "    ").split("\n"))

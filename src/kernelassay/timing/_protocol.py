@@ -1,0 +1,137 @@
+"""The two clocks on a CPU, as ordered steps. The judge's own clock counts; the worker's is a claim.
+
+Inner clock, per sample: the judge writes new contents into the one slot and into a decoy; the worker reads a buffer
+of `flush_bytes`, calls once on the decoy (code and allocator are warm then, the slot's data cold, as in the outer
+clock), and times one call on the slot.
+
+Outer clock, per round of K calls: the worker binds K calls; it is frozen; the judge writes K sets that nobody has
+seen, displaces the cache, stamps t0 and thaws it; when the worker says it is done it is frozen again; the judge reads
+all results in random order out of its memory and stamps t1. What such a round costs without calls is measured with
+a worker that holds no submission, before one exists. Nothing that a submission executes is subtracted.
+
+Every call of both clocks is kept for comparison, which begins after the last round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kernelassay.decks import CaseTensors, LoadedProblem, draw
+from kernelassay.records import Case, Role, Round, ShapePlan
+from kernelassay.session import Batch, CallResult, Checked, Rig, judge_call, same_bytes
+from kernelassay.timing._plan import next_round
+
+Cases = Iterator[Case]
+"""Nominal cases on seeds that nobody has seen, one per call."""
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """One call of a clock, with its results, before comparison."""
+
+    case: Case
+    result: CallResult
+    """Its `arguments` hold only what the call may change or did change: state, and inputs that were mutated."""
+
+
+@dataclass
+class ProcessRun:
+    """What one process gave for one shape."""
+
+    inner_us: list[float] = field(default_factory=list)
+    rounds: list[tuple[int, float]] = field(default_factory=list)
+    calls: list[TimedCall] = field(default_factory=list)
+
+
+class Displacer:
+    """Reads a buffer, so that what was in the cache no longer is."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._buffer = torch.ones(max(1, size_bytes // 8), dtype=torch.int64)
+
+    def __call__(self) -> None:
+        """Read all of it once."""
+        self._buffer.sum()
+
+
+def run_nulls(rig: Rig, plan: ShapePlan, tensors: CaseTensors, displace: Callable[[], None]) -> list[tuple[int, float]]:
+    """w(K): rounds of a worker without a submission, `null_rounds` per rung, as (K, µs)."""
+    batch = Batch(rig, plan.k_max)
+    order = [k for _ in range(plan.null_rounds) for k in plan.rungs]
+    return [(k, batch.round([tensors.inputs] * k, frozen=displace).elapsed_us) for k in order]
+
+
+def run_process(
+    loaded: LoadedProblem, rig: Rig, plan: ShapePlan, process: int, cases: Cases, displace: Callable[[], None]
+) -> ProcessRun:
+    """Both clocks in one process of the submission.
+
+    Raises:
+        kernelassay.session.Trouble: a call did not return.
+    """
+    run = ProcessRun()
+    _inner(loaded, rig, plan, cases, run)
+    _outer(loaded, rig, plan, process, cases, displace, run)
+    return run
+
+
+def _inner(loaded: LoadedProblem, rig: Rig, plan: ShapePlan, cases: Cases, run: ProcessRun) -> None:
+    batch = Batch(rig, 2)
+    for _ in range(plan.inner_samples):
+        drawn = [_drawn(loaded, rig, next(cases)) for _ in range(2)]
+        made = batch.round([t.inputs for _, t in drawn], same_objects=True, flush_bytes=plan.flush_bytes)
+        run.inner_us.append(made.calls[1].inner_us)
+        run.calls += [_kept(case, tensors, call) for (case, tensors), call in zip(drawn, made.calls, strict=True)]
+
+
+def _outer(
+    loaded: LoadedProblem,
+    rig: Rig,
+    plan: ShapePlan,
+    process: int,
+    cases: Cases,
+    displace: Callable[[], None],
+    run: ProcessRun,
+) -> None:
+    batch = Batch(rig, plan.k_max)
+    begun = time.monotonic()
+    done: list[Round] = []
+    while (k := next_round(plan, process, done, time.monotonic() - begun)) is not None:
+        drawn = [_drawn(loaded, rig, next(cases)) for _ in range(k)]
+        made = batch.round([t.inputs for _, t in drawn], frozen=displace)
+        done.append(Round(k=k, total_us=made.elapsed_us))
+        run.rounds.append((k, made.elapsed_us))
+        run.calls += [_kept(case, tensors, call) for (case, tensors), call in zip(drawn, made.calls, strict=True)]
+
+
+def _drawn(loaded: LoadedProblem, rig: Rig, case: Case) -> tuple[Case, CaseTensors]:
+    return case, draw(loaded, rig.shape, case.case, case.seed, case.weights_seed)
+
+
+def _kept(case: Case, tensors: CaseTensors, call: CallResult) -> TimedCall:
+    """Inputs that came back as they went are not kept: some hundred sets of a large shape would fill the memory."""
+    changed: dict[str, Tensor] = {
+        name: value for name, value in call.arguments.items() if not same_bytes(value, tensors.inputs[name])
+    }
+    return TimedCall(case, CallResult(call.facts, call.outputs, changed, call.inner_us))
+
+
+def compare_calls(loaded: LoadedProblem, rig: Rig, calls: list[TimedCall]) -> Iterator[Checked]:
+    """Compare every kept call with the oracle, on inputs drawn again from their seeds."""
+    for call in calls:
+        case, tensors = _drawn(loaded, rig, call.case)
+        arguments = dict(tensors.inputs) | call.result.arguments
+        result = CallResult(call.result.facts, call.result.outputs, arguments, call.result.inner_us)
+        yield judge_call(loaded, rig, case, tensors, result)
+
+
+def set_bytes(loaded: LoadedProblem, tensors: CaseTensors) -> tuple[int, int]:
+    """Bytes of one set of inputs and state, and of all weights."""
+    names = [t.name for t in loaded.problem.role(Role.INPUT, Role.STATE)]
+    sizes = [tensors.inputs[name].numel() * tensors.inputs[name].element_size() for name in names]
+    return sum(sizes), sum(w.numel() * w.element_size() for w in tensors.weights.values())
