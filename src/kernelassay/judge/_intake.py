@@ -17,14 +17,20 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
 
 from kernelassay.records import EntryKind, FileEntry, Manifest, Submission
+from kernelassay.session import one_line
 
 MAX_FILES = 1000
 MAX_FILE_BYTES = 4 << 20
 """Sources of hand-written kernels stay below 1 MB; generated tables get some room."""
 MAX_TOTAL_BYTES = 16 << 20
+MAX_DEPTH = 16
+"""Folders inside folders; a walk holds one open descriptor per level."""
 MANIFEST = "submission.yaml"
+MAX_MANIFEST_BYTES = 64 << 10
+"""A manifest is some ten lines; a YAML parser needs a thousand times the memory of its text."""
 IGNORED_FOLDERS = frozenset(
     {"__pycache__", ".git", ".hg", ".svn", ".venv", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}
 )
@@ -64,14 +70,16 @@ def take_in(source: Path, folder: Path) -> TakenIn:
     """Copy `source` (a folder, or one Python file) to the new folder `folder` and read its manifest.
 
     Raises:
-        UsageError: there is no such path, or it is neither a folder nor a file.
+        UsageError: there is no such path, or it is neither a folder nor a file, or `folder` lies inside it.
     """
-    if not source.exists():
+    source = _found(source)
+    if folder.resolve().is_relative_to(source):
         raise UsageError(
-            f"no submission at {str(source)!r}\nnext: assay grade PATH, with the folder that holds solution.py"
+            f"grades would be kept inside the submission {str(source)!r}\nnext: assay grade … --home DIR, outside of it"
         )
-    name = source.resolve().name
+    name = os.fsencode(source.name).decode(errors="replace")
     folder.mkdir(parents=True)
+    folder.chmod(0o755)  # whatever the caller's umask: the jail's own uid reads it
     files: list[FileEntry] = []
     manifest = Manifest()
     refused = None
@@ -97,6 +105,23 @@ def take_in(source: Path, folder: Path) -> TakenIn:
     return TakenIn(submission, folder, refused)
 
 
+def _found(source: Path) -> Path:
+    """The real path of what the caller names; a link on the way to it is the caller's own business."""
+    try:
+        real = source.resolve(strict=True)
+        kind = real.stat().st_mode
+    except (OSError, ValueError, RuntimeError) as error:  # also: a NUL in the name, a loop of links
+        why = getattr(error, "strerror", None) or "no such path"
+        raise UsageError(
+            f"no submission at {str(source)!r}: {why}\nnext: assay grade PATH, with the folder that holds solution.py"
+        ) from error
+    if not stat.S_ISDIR(kind) and not stat.S_ISREG(kind):
+        raise UsageError(
+            f"{str(source)!r} is neither a folder nor a file\nnext: assay grade PATH, with the folder of a submission"
+        )
+    return real
+
+
 def content_hash(files: list[FileEntry]) -> str:
     """SHA-256 over the sorted (path, content hash) pairs."""
     digest = hashlib.sha256()
@@ -109,29 +134,42 @@ def _contents(source: Path) -> Iterator[tuple[str, bytes]]:
     if not source.is_dir():
         with_parent = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            yield SINGLE_FILE, _read(source.resolve().name, with_parent, source.name)
+            yield SINGLE_FILE, _read(SINGLE_FILE, with_parent, source.name)
         finally:
             os.close(with_parent)
         return
     count = total = 0
-    for base, folders, names, dir_fd in os.fwalk(source, follow_symlinks=False):
+    for base, folders, names, dir_fd in os.fwalk(source, follow_symlinks=False, onerror=_unreadable):
         folders[:] = sorted(f for f in folders if f not in IGNORED_FOLDERS)
         relative = PurePosixPath(Path(base).relative_to(source).as_posix())
+        if len(relative.parts) >= MAX_DEPTH and folders:
+            raise Refused(f"folders more than {MAX_DEPTH} deep")
+        count += len(folders) + len(names)
+        if count > MAX_FILES:
+            raise Refused(f"more than {MAX_FILES} files and folders")
         for folder in folders:
-            if stat.S_ISLNK(os.stat(folder, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            if _is_link(folder, dir_fd):
                 raise Refused(
                     f"{_shown(relative / folder)} is a symbolic link; put the files themselves in the submission"
                 )
         for name in sorted(names):
             path = str(relative / name)
-            count += 1
-            if count > MAX_FILES:
-                raise Refused(f"more than {MAX_FILES} files")
             data = _read(path, dir_fd, name)
             total += len(data)
             if total > MAX_TOTAL_BYTES:
                 raise Refused(f"more than {MAX_TOTAL_BYTES >> 20} MiB in all")
             yield path, data
+
+
+def _unreadable(error: OSError) -> None:
+    raise Refused(f"folder {_shown(Path(str(error.filename)).name)} cannot be read: {error.strerror}")
+
+
+def _is_link(name: str, dir_fd: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
+    except OSError:
+        return False  # gone since it was listed; reading it says so
 
 
 def _read(path: str, dir_fd: int, name: str) -> bytes:
@@ -141,7 +179,7 @@ def _read(path: str, dir_fd: int, name: str) -> bytes:
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError as error:
-        if stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+        if _is_link(name, dir_fd):
             raise Refused(f"{_shown(path)} is a symbolic link; put the file itself in the submission") from error
         raise Refused(f"{_shown(path)} cannot be read: {error.strerror}") from error
     with os.fdopen(fd, "rb") as file:
@@ -173,16 +211,23 @@ def _manifest(folder: Path) -> Manifest:
     if not path.is_file():
         return Manifest()
     try:
-        data = YAML(typ="safe", pure=True).load(path.read_text())
-        return Manifest.from_plain(data)
+        text = path.read_text(encoding="utf-8")
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise Refused(f"{MANIFEST} has more than {MAX_MANIFEST_BYTES >> 10} KiB")
+        for event in YAML(typ="safe", pure=True).parse(text):
+            if isinstance(event, AliasEvent):
+                raise Refused(f"{MANIFEST} holds a YAML alias (*{one_line(event.anchor)[:40]}); write the value out")
+        return Manifest.from_plain(YAML(typ="safe", pure=True).load(text))
     except YAMLError as error:
-        raise Refused(f"{MANIFEST} is not YAML: {' '.join(str(error).split())[:300]}") from error
+        raise Refused(f"{MANIFEST} is not YAML: {one_line(' '.join(str(error).split()))[:300]}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(p) for p in first["loc"]) or "the document"
-        raise Refused(f"{MANIFEST}: {where}: {first['msg']}") from error
+        raise Refused(f"{MANIFEST}: {one_line(where)[:100]}: {one_line(first['msg'])[:300]}") from error
+    except RecursionError as error:
+        raise Refused(f"{MANIFEST} is nested too deeply") from error
     except (TypeError, ValueError) as error:
-        raise Refused(f"{MANIFEST}: {error}") from error
+        raise Refused(f"{MANIFEST}: {one_line(str(error))[:300]}") from error
 
 
 def _check_manifest(manifest: Manifest, files: set[str]) -> None:

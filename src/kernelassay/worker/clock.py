@@ -15,6 +15,16 @@ from torch import Tensor
 from .adapters import Bound
 
 
+MAX_RESULTS = 16
+"""Results of one call that are reported; no problem has as many outputs."""
+
+
+def address(result: Any) -> int:
+    """Where a plain tensor's memory lies; 0 for everything else (a sparse or nested one has no such place)."""
+    plain = type(result) is Tensor and result.layout is torch.strided and not result.is_nested
+    return result.data_ptr() if plain else 0
+
+
 class Clock:
     """Makes prepared calls and remembers where their results lie."""
 
@@ -49,4 +59,4 @@ class Clock:
             held.append(call())
             stamps.append(now() - start)
         self._armed = []
-        return [[r.data_ptr() if type(r) is Tensor else 0 for r in results] for results in held], stamps
+        return [[address(r) for r in results[:MAX_RESULTS]] for results in held], stamps

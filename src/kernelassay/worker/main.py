@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import adapters, wire
-from .clock import Clock
+from .clock import MAX_RESULTS, Clock, address
 from .slab import Slab
 
 CLEAN = "clean"
@@ -24,8 +24,6 @@ CLEAN = "clean"
 MAX_TEXT = 16_000
 """Characters of one error text; a packet holds several of them."""
 
-MAX_RESULTS = 16
-"""Results of one call that are described; no problem has as many outputs."""
 MAX_DISTINCT = 4
 """Distinct descriptions that one reply holds; an honest submission has one."""
 
@@ -184,11 +182,13 @@ class Worker:
 
 
 def describe(result: Any, inputs: Slab) -> dict[str, Any]:
-    """Facts about one returned object; `plain` says that its memory can be read as it lies."""
+    """Facts about one returned object."""
     kind = type(result)
-    fact: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"[:200], "plain": False}
+    fact: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"[:200]}
     if kind is not Tensor and kind is not torch.nn.Parameter:
         return fact
+    if result.is_nested:  # a Tensor by type that has no shape
+        return {"type": "torch.Tensor (nested)"}
     fact |= {
         "dtype": str(result.dtype).removeprefix("torch."),
         "shape": list(result.shape),
@@ -197,16 +197,14 @@ def describe(result: Any, inputs: Slab) -> dict[str, Any]:
         "lazy": bool(result.is_conj() or result.is_neg()),
     }
     strided = result.layout is torch.strided and result.device.type == "cpu"
-    contiguous = strided and result.is_contiguous()
-    fact["contiguous"] = contiguous
+    fact["contiguous"] = strided and result.is_contiguous()
     if strided and result.numel():
         fact["aliases_input"] = inputs.start <= result.data_ptr() < inputs.end
-    fact["plain"] = contiguous and not fact["lazy"] and kind is Tensor
     return fact
 
 
 def _copy(result: Any, view: Tensor) -> None:
-    if type(result) is Tensor and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous():
+    if address(result) and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous():
         ctypes.memmove(view.data_ptr(), result.data_ptr(), view.numel() * view.element_size())
 
 
