@@ -87,7 +87,8 @@ def run(suite: Suite, *, fast: bool, extra: list[str]) -> Outcome:
     budget = suite.fast_s if fast else suite.all_s
     with tempfile.TemporaryDirectory(prefix="assay-suite-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "--durations=3", *arguments(suite)]
+        command = [sys.executable, "-m", "pytest", "-q", "--durations=3", *arguments(suite)]
+        command += [f"--junitxml={report}", f"--basetemp={folder}/tmp"]
         command += [*(["-m", "not slow"] if fast else []), *extra]
         started = time.monotonic()
         problem = ""
