@@ -40,12 +40,13 @@ class Diagnosis:
 
 
 def diagnose(loaded: LoadedProblem, sandbox: Sandbox, job: Job, rig: Rig, wrong: Checked) -> Diagnosis:
-    """Repeat a wrong case on the live worker, then on a fresh one whose memory is poisoned."""
+    """Repeat a wrong case on the live worker, end it, and try a fresh one whose memory is poisoned."""
     repeats = _repeats(loaded, rig, wrong)
     like = attribute(loaded, wrong.tensors, wrong.expected, wrong.actual) if wrong.expected else None
     poisoned = replace(job, env={**job.env, "MALLOC_PERTURB_": PERTURB})
     matters = None
     if repeats:
+        rig.session.close()  # one submission process at a time
         try:
             with Session(sandbox, poisoned) as session:
                 session.load()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernelassay.decks import LoadedProblem, draw, load
+from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import detect, environment
 from kernelassay.judge._build import build
 from kernelassay.judge._diagnose import Diagnosis, diagnose
@@ -23,6 +23,7 @@ from kernelassay.judge._findings import findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
 from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
+from kernelassay.judge._settle import settle
 from kernelassay.judge._store import LOG_FILE, SUBMISSION_FOLDER, commit, new_grade_id, open_partial, sweep_partials
 from kernelassay.judge.verdict import Facts, decide
 from kernelassay.records import (
@@ -42,11 +43,9 @@ from kernelassay.records import (
     TimingState,
 )
 from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
-from kernelassay.session import Checked, Job, Rig, Session, Trouble, check_case
+from kernelassay.session import Checked, Job, Session, Trouble, check_case
 
 NO_CLOCK = "no clock yet"
-SETTLE_SEED = 0x5E771E
-"""Seed of the throw-away call that settles a worker; public, because nothing is decided by it."""
 
 
 def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
@@ -175,7 +174,7 @@ class _Grading:
             try:
                 with self.phase("load"):
                     self.kind = session.load()
-                    rigs = self._settle(session)
+                    rigs = settle(self.loaded, session, self.tier, self.progress)
                 self.secret = os.urandom(SECRET_BYTES)
                 self.planned = plan_cases(self.loaded.problem, self.tier, self.secret)
                 with self.phase("check"):
@@ -192,19 +191,6 @@ class _Grading:
             finally:
                 session.close()
                 self.log.append(session.log().decode(errors="replace"))
-
-    def _settle(self, session: Session) -> dict[str, Rig]:
-        """Construct every shape and call it once on throw-away data, before any seed exists."""
-        shapes = self.loaded.problem.tier(self.tier)
-        rigs = {}
-        for number, shape in enumerate(shapes):
-            self.progress.advance(number, len(shapes), shape.key)
-            rig = Rig(session, shape)
-            tensors = draw(self.loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED)
-            rig.set_weights(tensors.weights)
-            rig.call(tensors.inputs)
-            rigs[shape.key] = rig
-        return rigs
 
     def _timing(self) -> Timing:
         shapes = []
@@ -227,7 +213,7 @@ class _Grading:
             reasons = (f"refused: {taken.refused}",)
         if self.infra is not None:
             reasons = (self.infra,)
-        (self.partial / LOG_FILE).write_text("\n".join(text for text in self.log if text))
+        (self.partial / LOG_FILE).write_text("\n".join(text for text in self.log if text), encoding="utf-8")
         record = Grade(
             id=self.id,
             created_at=self.now,

@@ -1,7 +1,7 @@
 """Replay one finding: the archived submission, the recorded seed, a fresh worker.
 
 A case is tried alone first. If it then behaves, it is tried again after all the calls that came before it in the
-grade, because a submission may count its calls.
+grade, the settling ones included, because a submission may count its calls.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.judge._build import build
 from kernelassay.judge._intake import UsageError, content_hash, take_in
-from kernelassay.judge._plan import plan_cases
+from kernelassay.judge._plan import commitment, plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
+from kernelassay.judge._settle import settle
 from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
 from kernelassay.records import Case, Finding, Grade
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
@@ -58,6 +59,7 @@ def reproduce(
             f"(hash {loaded.content_hash[:12]}, then {graded.grade.problem.content_hash[:12]})\n"
             "next: check out that deck"
         )
+    _check_secret(graded.grade, finding)
     harden_judge()
     sweep()
     with tempfile.TemporaryDirectory(prefix="kernelassay-reproduce-") as name:
@@ -68,6 +70,26 @@ def reproduce(
         Path(folder).chmod(0o755)
         attempt = _Attempt(graded.grade, finding, loaded, folder, Sandbox(level), progress)
         return attempt.run(reference)
+
+
+def _check_secret(grade: Grade, finding: Finding) -> None:
+    """The revealed secret is the one that was committed to, and the finding's seed follows from it.
+
+    Raises:
+        UsageError: it is not, so the record was changed after it was written.
+    """
+    recipe = finding.recipe
+    if grade.secret is None or recipe is None:
+        return
+    try:
+        secret = bytes.fromhex(grade.secret)
+    except ValueError:
+        secret = b""
+    problem = load(grade.problem.name).problem
+    plan = {(c.shape, c.case): c.seed for c in plan_cases(problem, grade.problem.tier, secret)}
+    told = recipe.stage != "case" or plan.get((recipe.shape or "", recipe.case or "")) == recipe.seed
+    if commitment(secret) != grade.secret_commitment or not told:
+        raise UsageError(f"grade {grade.id} was changed: its seeds do not follow from the secret it committed to")
 
 
 @dataclass
@@ -90,9 +112,11 @@ class _Attempt:
         if built.trouble is not None or recipe.stage == "build":
             return self._told(reference, built.trouble.rule if built.trouble else None, built.trouble)
         case = next((c for c in self._plan() if (c.shape, c.case) == (recipe.shape, recipe.case)), None)
-        for sequence in ([case] if case else [], self._sequence(case)):
+        seen: Trouble | tuple[str, str] | None = None
+        alone = [([case], False)] if case is not None else []
+        for sequence, settled in [*alone, (self._sequence(case), True)]:
             self.progress.phase(f"replay {len(sequence)} call(s)")
-            rules, seen = self._replay(sequence)
+            rules, seen = self._replay(sequence, settled)
             if self.finding.rule in rules:
                 return self._told(reference, self.finding.rule, seen)
         return self._told(reference, None, seen)
@@ -106,7 +130,7 @@ class _Attempt:
         plan = self._plan()
         return [*plan[: plan.index(case)], case] if case is not None else []
 
-    def _replay(self, sequence: Sequence[Case]) -> tuple[set[str], Trouble | tuple[str, str] | None]:
+    def _replay(self, sequence: Sequence[Case], settled: bool) -> tuple[set[str], Trouble | tuple[str, str] | None]:
         """Rules that the last call of a sequence breaks, and what was seen of the finding's rule."""
         job = Job(
             problem=self.loaded.problem,
@@ -119,8 +143,8 @@ class _Attempt:
         with Session(self.sandbox, job) as session:
             try:
                 session.load()
-                keys = [s.key for s in self.loaded.problem.tier(self.grade.problem.tier)] if not sequence else []
-                rigs = {key: Rig(session, self.loaded.problem.shape(key)) for key in keys}
+                tier = self.grade.problem.tier
+                rigs = settle(self.loaded, session, tier, self.progress) if settled else {}
                 faults = []
                 for number, case in enumerate(sequence):
                     self.progress.advance(number, len(sequence), f"{case.case} on {case.shape}")

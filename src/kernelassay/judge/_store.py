@@ -86,7 +86,7 @@ def commit(partial: Path, grade: Grade) -> Graded:
 def write_atomic(path: Path, text: str) -> None:
     """Write a file that is either the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with temporary.open("w") as file:
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -27,6 +27,8 @@ POLL_S = 0.2
 """How often a wait looks whether the process still lives: a surviving child may hold the channel open."""
 START_S = 60.0
 """Interpreter and torch, on a cold page cache."""
+END_S = 2.0
+"""From the end of the channel to the end of the process; a core's memory takes a while to be given back."""
 CANARY_BYTES = 64
 """Bytes 1…64 that a fresh worker holds, to learn whether its memory can be read."""
 CLEAN = "clean"
@@ -218,6 +220,7 @@ class Session:
         )
 
     def _ended(self, op: str) -> Trouble:
+        alive = self.process.wait(END_S) is None
         ending = self.close()
         if ending.over_limit is not None:
             return Trouble(
@@ -225,6 +228,13 @@ class Session:
                 f"limit.{ending.over_limit}",
                 f"over the limit of {ending.over_limit} during {op}",
                 actual=f"killed for its {ending.over_limit}",
+            )
+        if alive:
+            return Trouble(
+                Status.CRASHED,
+                "worker.closed",
+                f"the process closed its channel to the judge during {op}",
+                actual="channel closed, process still running",
             )
         how = (
             f"killed by {signal.Signals(ending.signal).name}"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from .adapters import Bound
 
-
 MAX_RESULTS = 16
 """Results of one call that are reported; no problem has as many outputs."""
 
