@@ -3,6 +3,8 @@
 `attack.py passive TARGET_JSON` makes every attempt that ends by itself and prints {name: what was gained, or null}.
 """
 
+# ruff: noqa: PTH, SIM115
+
 from __future__ import annotations
 
 import ctypes

@@ -107,6 +107,15 @@ class Judge:
         except BlockingIOError:
             return False
 
+    def private_room(self, mode: int) -> str:
+        """A folder below one that only this uid may enter."""
+        room = self.folder / "private" / os.urandom(4).hex()
+        room.mkdir()
+        (room / "note.txt").write_text("read me")
+        (room / "note.txt").chmod(0o644)
+        room.chmod(mode)
+        return str(room)
+
     def rewind(self) -> None:
         self.secret_file.seek(0)
 

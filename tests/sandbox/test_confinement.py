@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sandbox.conftest import HERE, USERS, RemoteJudge
+from tests.sandbox.helpers import HERE, USERS, RemoteError, RemoteJudge
 
 ALWAYS = {"capability", "descriptors", "mount"}
 """Promised by every level, under every user: no capability, no descriptor but the standard ones."""
@@ -83,7 +82,7 @@ def test_attempts_have_teeth(judge: RemoteJudge) -> None:
     yama = Path("/proc/sys/kernel/yama/ptrace_scope")
     if yama.exists() and yama.read_text().strip() != "0" and judge.user == "user":
         wanted -= NEEDS_NO_YAMA
-    if judge.user == "user" and os.stat(HERE).st_uid == 0:
+    if judge.user == "user" and HERE.stat().st_uid == 0:
         wanted -= {"write_room"}
     assert {name for name in wanted if not result[name]} == set()
     assert judge.ask("datagram")
@@ -146,5 +145,5 @@ def test_passed_descriptor_arrives_under_its_number_and_no_other(judge: RemoteJu
 
 @pytest.mark.parametrize("name", ["scratch", "site", "python"])
 def test_reserved_room_is_refused(judge: RemoteJudge, name: str) -> None:
-    with pytest.raises(Exception, match=f"ValueError: a room cannot be called {name}"):
+    with pytest.raises(RemoteError, match=f"ValueError: a room cannot be called {name}"):
         judge.start(["{python}"], "none", rooms={name: "/tmp"})

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.sandbox.conftest import HERE, RemoteJail, RemoteJudge, with_token
+from tests.sandbox.helpers import HERE, RemoteJail, RemoteJudge, with_token
 
 SMALL = {"memory_bytes": 300 << 20, "processes": 48, "file_bytes": 24 << 20, "output_bytes": 1 << 20}
 END_S = 30.0
@@ -46,19 +46,16 @@ def test_fork_bomb_is_bounded_and_ends(judge: RemoteJudge, level: str) -> None:
     token = f"bomb-{secrets.token_hex(6)}"
     jail = judge.attack("bomb", level, token, limits=SMALL)
     most = 0
-    until = time.monotonic() + 1.5
+    until = time.monotonic() + END_S
     while time.monotonic() < until and jail.poll() is None:
         most = max(most, len(with_token(token)))
-        time.sleep(0.05)
-    start = time.monotonic()
-    jail.kill()
-    assert time.monotonic() - start < 10
+        time.sleep(0.02)
+    assert jail.poll() == {"exit_code": None, "signal": 9, "over_limit": "processes"}
     assert with_token(token) == []
-    ending = ended(jail)
-    assert ending["over_limit"] in (None, "processes")
-    assert ending["signal"] == 9
-    slack = 8 if judge.user == "root" or level == "namespaces" else 2000
-    assert 2 <= most <= SMALL["processes"] + slack
+    jail.close()
+    # Between two looks of the watchdog the caller's own limit stands, which is wider.
+    counted = judge.user == "root" or level == "namespaces"
+    assert most <= SMALL["processes"] + 8 + (0 if counted else 2000)
 
 
 def test_single_file_beyond_its_limit(judge: RemoteJudge, level: str) -> None:
@@ -78,6 +75,7 @@ def test_flood_is_kept_as_head_and_tail(judge: RemoteJudge) -> None:
     assert len(log) < 600 << 10
 
 
+@pytest.mark.parametrize("level", ["namespaces", "none"])
 @pytest.mark.parametrize(
     ("code", "exit_code", "number"),
     [
@@ -88,7 +86,10 @@ def test_flood_is_kept_as_head_and_tail(judge: RemoteJudge) -> None:
         ("import os; os.kill(os.getpid(), 9)", None, 9),
     ],
 )
-def test_ending_is_told_apart(level: str, judge: RemoteJudge, code: str, exit_code: int, number: int) -> None:
+def test_ending_is_told_apart(
+    judges: dict[str, RemoteJudge], level: str, code: str, exit_code: int | None, number: int | None
+) -> None:
+    judge = next(iter(judges.values()))
     jail = judge.start(["{python}", "-I", "-S", "-c", code], level)
     assert ended(jail) == {"exit_code": exit_code, "signal": number, "over_limit": None}
 

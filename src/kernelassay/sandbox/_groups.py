@@ -47,10 +47,9 @@ def _plan(where: Hierarchies, name: str, limits: Limits) -> Cgroups:
         settings.append((f"{v2}/memory.max", memory))
         wishes += [(f"{v2}/memory.swap.max", "0"), (f"{v2}/memory.oom.group", "1")]
         oom = f"{v2}/memory.events"
-    if "pids" in v1:
-        settings.append((f"{v1['pids']}/pids.max", tasks))
-    elif v2 and "pids" in where.v2_controllers:
-        settings.append((f"{v2}/pids.max", tasks))
+    pids = v1.get("pids") or (v2 if "pids" in where.v2_controllers else None)
+    if pids:
+        settings.append((f"{pids}/pids.max", tasks))
     if v2:
         v1.pop("freezer", None)
     return Cgroups(
@@ -60,7 +59,8 @@ def _plan(where: Hierarchies, name: str, limits: Limits) -> Cgroups:
         oom=oom,
         freezer=v2 or v1.get("freezer"),
         limits_memory=oom is not None,
-        limits_processes=any("pids.max" in file for file, _ in settings),
+        forks=f"{pids}/pids.events" if pids else None,
+        limits_processes=pids is not None,
     )
 
 

@@ -73,7 +73,7 @@ class Ending:
     signal: int | None
     """Number of the signal that ended the command; 9 when it was killed for a limit or by the judge."""
     over_limit: str | None
-    """`memory`, `processes`, `output`, `files`, or None. (Too many processes usually show as a failing fork.)"""
+    """`memory`, `processes` (threads count), `output`, `files`, or None."""
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ def base() -> Pieces:
     prefix = Path(sys.base_prefix).resolve()
     stdlib = Path(os.__file__).resolve().parent  # sysconfig would name this environment's own folders too
     if prefix in (Path("/usr"), Path("/usr/local")):
-        for folder in (stdlib, Path(str(sysconfig.get_config_var("DESTSHARED")))):
-            builder.add(folder)
+        builder.add(stdlib)
+        builder.add(str(sysconfig.get_config_var("DESTSHARED")))
         for library in sorted((prefix / "lib").glob("libpython3*.so*")):
             builder.tool(library)
     else:  # an interpreter with a tree of its own may keep its libraries anywhere in it

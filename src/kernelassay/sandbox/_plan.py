@@ -102,7 +102,7 @@ def specification(
             spec["landlock"] = _rules(plan, jail)
             spec["seccomp"] = program(host_ipc=True).hex()
     defaults = {"HOME": "{scratch}", "TMPDIR": "{scratch}", "PATH": "/usr/bin:/bin:/usr/local/bin"}
-    nproc, inside = _process_limits(plan, jail)
+    nproc, inside = _process_limits(plan, jail, cgroups)
     return spec | {
         "level": level.value,
         "judge": os.getpid(),
@@ -129,8 +129,13 @@ def _format(text: str, names: dict[str, str]) -> str:
         raise ValueError(f"{text!r} names no room of this jail; there are {', '.join(sorted(names))}") from error
 
 
-def _process_limits(plan: Plan, jail: Jail) -> tuple[int | None, int | None]:
-    """(RLIMIT_NPROC set before the command, the same set inside the jail's user namespace)."""
+def _process_limits(plan: Plan, jail: Jail, cgroups: Cgroups) -> tuple[int | None, int | None]:
+    """(RLIMIT_NPROC set before the command, the same set inside the jail's user namespace).
+
+    None where a control group counts: it also tells when it refused.
+    """
+    if cgroups.limits_processes:
+        return None, None
     if plan.uid is not None:
         return jail.limits.processes, None
     if plan.level is Level.NAMESPACES:

@@ -162,6 +162,7 @@ class JailedProcess:
         """
         with self._turn:
             if not self._closed:
+                self.kill()  # first, so that the log holds its last words
                 self.log()
                 left = self._ask("close").get("left", [])
                 left += self._end()

@@ -31,6 +31,7 @@ class Cgroups:
         settings: Sequence[tuple[str, str]] = (),
         wishes: Sequence[tuple[str, str]] = (),
         oom: str | None = None,
+        forks: str | None = None,
         freezer: str | None = None,
         limits_memory: bool = False,
         limits_processes: bool = False,
@@ -43,6 +44,8 @@ class Cgroups:
         """The same, but a kernel without the file is fine."""
         self.oom = oom
         """File with a line `oom_kill N`."""
+        self.forks = forks
+        """File with a line `max N`: forks that the limit refused."""
         self.freezer = freezer
         """Folder whose `cgroup.freeze` (v2) or `freezer.state` (v1) stops the jail."""
         self.limits_memory = limits_memory
@@ -90,14 +93,11 @@ class Cgroups:
 
     def oom_kills(self) -> int:
         """How many processes the kernel killed here for want of memory."""
-        if self.oom is None:
-            return 0
-        try:
-            with open(self.oom) as file:
-                fields = [line.split() for line in file]
-        except OSError:
-            return 0
-        return sum(int(field[1]) for field in fields if len(field) == 2 and field[0] == "oom_kill")
+        return _count(self.oom, "oom_kill")
+
+    def refused_forks(self) -> int:
+        """How often a process or thread was refused for the limit on their number."""
+        return _count(self.forks, "max")
 
     def freeze(self) -> bool:
         """Stop everything; True once the kernel says that it stands still, False without a freezer or in time."""
@@ -146,6 +146,17 @@ class Cgroups:
                 break
             time.sleep(0.005)
         return left
+
+
+def _count(file: str | None, name: str) -> int:
+    if file is None:
+        return 0
+    try:
+        with open(file) as stream:
+            fields = [line.split() for line in stream]
+    except OSError:
+        return 0
+    return sum(int(field[1]) for field in fields if len(field) == 2 and field[0] == name)
 
 
 def write(file: str, value: str) -> None:

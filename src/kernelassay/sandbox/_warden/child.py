@@ -28,6 +28,7 @@ def become(spec: dict[str, Any], output: int, error: int, extra: dict[str, int])
     parent = os.getppid()
     try:
         os.setsid()
+        os.setpriority(os.PRIO_PROCESS, 0, spec["nice"])
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

@@ -44,6 +44,8 @@ class Watch:
         """The limit that is exceeded now."""
         if self._cgroups.oom_kills():
             return "memory"
+        if self._cgroups.refused_forks():
+            return "processes"
         start = time.monotonic()
         if start < self._next:
             return None
@@ -52,9 +54,11 @@ class Watch:
         return found
 
     def last_words(self, status: int | None) -> str | None:
-        """What the end itself tells: the kernel's out-of-memory kill, or a file beyond its limit."""
+        """What the kernel did at the end: an out-of-memory kill, a refused fork, or a file beyond its limit."""
         if self._cgroups.oom_kills():
             return "memory"
+        if self._cgroups.refused_forks():
+            return "processes"
         if status is not None and os.waitstatus_to_exitcode(status) in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ):
             return "files"
         return None
@@ -78,6 +82,8 @@ class Watch:
     def _storage(self) -> str | None:
         entries = 0
         used = self._hidden[0]
+        if used > self._files:
+            return "files"
         queue = [self._scratch]
         while queue:
             try:
