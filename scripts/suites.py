@@ -44,7 +44,15 @@ class Suite:
 
 SUITES = (
     Suite("style", ("project/test_style.py",), fast_s=120, all_s=180),
-    Suite("project", ("project",), fast_s=40, all_s=420),
+    Suite("project", ("project",), fast_s=60, all_s=600),
+    Suite("decks", ("decks",), fast_s=90, all_s=300),
+    Suite("devices", ("devices",), fast_s=30, all_s=60),
+    Suite("sandbox", ("sandbox",), fast_s=120, all_s=400),
+    Suite("timing", ("timing",), fast_s=60, all_s=180),
+    Suite("board", ("board",), fast_s=30, all_s=60),
+    Suite("cli", ("cli",), fast_s=60, all_s=180),
+    Suite("examples", ("examples",), fast_s=60, all_s=180),
+    Suite("hostile", ("hostile",), fast_s=120, all_s=900),
 )
 
 

@@ -21,7 +21,9 @@ GATES = {
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize(
+    "gate", [pytest.param(gate, marks=[pytest.mark.slow] if gate == "mypy 3.12" else []) for gate in GATES]
+)
 def test_gate(gate: str) -> None:
     program, *arguments = GATES[gate]
     ended = subprocess.run(
