@@ -3,7 +3,7 @@
 `attack.py passive TARGET_JSON` makes every attempt that ends by itself and prints {name: what was gained, or null}.
 """
 
-# ruff: noqa: PTH, SIM115
+# ruff: noqa: PTH100, PTH102, PTH106, PTH108, PTH118, PTH120, PTH123, PTH208, SIM115
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
+Target = dict[str, Any]
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result):
+def _checked(result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
 
 
-def memory_by_proc(target):
+def memory_by_proc(target: Target) -> bool:
     with open(f"/proc/{target['pid']}/mem", "rb", buffering=0) as file:
         file.seek(target["address"])
-        return file.read(len(target["secret"])).decode() == target["secret"]
+        return bool(file.read(len(target["secret"])).decode() == target["secret"])
 
 
-def memory_by_system_call(target):
+def memory_by_system_call(target: Target) -> bool:
     class Vector(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
@@ -38,10 +40,10 @@ def memory_by_system_call(target):
     buffer = ctypes.create_string_buffer(size)
     here, there = Vector(ctypes.addressof(buffer), size), Vector(target["address"], size)
     _checked(libc.process_vm_readv(target["pid"], ctypes.byref(here), 1, ctypes.byref(there), 1, 0))
-    return buffer.raw.decode() == target["secret"]
+    return bool(buffer.raw.decode() == target["secret"])
 
 
-def trace(target):
+def trace(target: Target) -> bool:
     seize, detach = 0x4206, 17
     _checked(libc.ptrace(seize, target["pid"], None, None))
     os.kill(target["pid"], signal.SIGSTOP)
@@ -51,63 +53,57 @@ def trace(target):
     return True
 
 
-def environment(target):
+def environment(target: Target) -> bool:
     with open(f"/proc/{target['pid']}/environ", "rb") as file:
         return b"ASSAY_TEST_SECRET" in file.read()
 
 
-def descriptor(target):
+def descriptor(target: Target) -> bool:
     with open(f"/proc/{target['pid']}/fd/{target['fd']}", "rb") as file:
         return file.read() == b"another grade"
 
 
-def private_file(target):
+def private_file(target: Target) -> bool:
     with open(target["private"]) as file:
         return file.read() == "another grade"
 
 
-def public_file(target):
+def public_file(target: Target) -> bool:
     with open(target["public"]) as file:
         return file.read() == "another submission"
 
 
-def home(target):
+def home(target: Target) -> bool:
     return bool(os.listdir(target["home"]))
 
 
-def tcp(target):
+def tcp(target: Target) -> bool:
     return bool(socket.create_connection(("127.0.0.1", target["tcp"]), timeout=2))
 
 
-def udp(target):
+def udp(target: Target) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         return channel.sendto(b"x", ("127.0.0.1", target["udp"])) == 1
 
 
-def netlink(target):
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as channel:
-        channel.sendto(b"\x14\0\0\0\x12\0\x01\x03" + bytes(8) + b"\x11\0\0\0", (0, 0))
-        return b"\x00" in channel.recv(65536) and len(os.listdir("/sys/class/net")) > 1
-
-
-def abstract_socket(target):
+def abstract_socket(target: Target) -> bool:
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect("\0" + target["abstract"])
         return True
 
 
-def named_socket(target):
+def named_socket(target: Target) -> bool:
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(target["named"])
         return True
 
 
-def write_outside(target):
+def write_outside(target: Target) -> bool:
     with open(f"{target['open']}/planted-{os.getpid()}", "x"):
         return True
 
 
-def write_system(target):
+def write_system(target: Target) -> bool:
     for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/home", "/var/tmp", "/run", "/tmp", "/dev/shm"):
         if os.path.realpath(folder) == os.path.realpath(os.environ.get("TMPDIR", "")) or folder == target.get("own"):
             continue
@@ -120,28 +116,28 @@ def write_system(target):
     return False
 
 
-def write_room(target):
+def write_room(target: Target) -> bool:
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "planted.txt"), "x") as file:
         os.unlink(file.name)
         return True
 
 
-def signal_judge(target):
+def signal_judge(target: Target) -> bool:
     os.kill(target["pid"], signal.SIGCONT)
     return True
 
 
-def signal_warden(target):
+def signal_warden(target: Target) -> bool:
     os.kill(target["warden"], signal.SIGCONT)
     return True
 
 
-def new_namespace(target):
+def new_namespace(target: Target) -> bool:
     _checked(libc.unshare(0x10000000))
     return True
 
 
-def mount(target):
+def mount(target: Target) -> bool:
     """On a folder of our own, so that a success harms nobody."""
     os.mkdir("mounted")
     try:
@@ -152,18 +148,18 @@ def mount(target):
         os.rmdir("mounted")
 
 
-def capability(target):
+def capability(target: Target) -> bool:
     with open("/proc/self/status") as file:
         lines = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     return any(int(lines[name], 16) for name in ("CapPrm", "CapEff", "CapAmb")) or lines["NoNewPrivs"] != "1"
 
 
-def descriptors(target):
+def descriptors(target: Target) -> bool:
     own = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2}
     return bool([number for number in own if _open(number)])
 
 
-def _open(number):
+def _open(number: int) -> bool:
     try:
         os.fstat(number)
     except OSError:
@@ -171,14 +167,14 @@ def _open(number):
     return True
 
 
-def shared_memory(target):
+def shared_memory(target: Target) -> bool:
     private, create = 0, 0o1000
     number = _checked(libc.shmget(private, 4096, create | 0o600))
     libc.shmctl(number, 0, None)
     return True
 
 
-def other_processes(target):
+def other_processes(target: Target) -> bool:
     return len([name for name in os.listdir("/proc") if name.isdigit()]) > 3
 
 
@@ -209,7 +205,7 @@ ATTEMPTS = (
 )
 
 
-def passive(target):
+def passive(target: Target) -> None:
     gained = {}
     for attempt in ATTEMPTS:
         if attempt is signal_warden and "warden" not in target:
@@ -222,7 +218,7 @@ def passive(target):
     print(json.dumps(gained))
 
 
-def _stubborn():
+def _stubborn() -> None:
     for number in range(1, 65):
         try:
             signal.signal(number, signal.SIG_IGN)
@@ -230,7 +226,7 @@ def _stubborn():
             continue
 
 
-def daemon(token):
+def daemon(token: str) -> None:
     """Leave a process behind: two forks, a session of its own, every signal ignored."""
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -244,12 +240,12 @@ def daemon(token):
     print("left", flush=True)
 
 
-def daemon_and_stay(token):
+def daemon_and_stay(token: str) -> None:
     daemon(token)
     time.sleep(600)
 
 
-def bomb(token):
+def bomb(token: str) -> None:
     """A fork bomb whose every process leaves its parent, takes a session of its own and ignores signals."""
     _stubborn()
     while True:
@@ -260,14 +256,14 @@ def bomb(token):
             time.sleep(0.001)
 
 
-def hoard(token):
+def hoard(token: str) -> None:
     """Touch 100 GB."""
     held = []
     for _ in range(100 << 30 >> 26):
         held.append(bytearray(b"\1") * (1 << 26))
 
 
-def hoard_unmapped(token):
+def hoard_unmapped(token: str) -> None:
     """Memory that no process maps: an anonymous file that is only written to."""
     block = bytes(1 << 20)
     files = []
@@ -277,20 +273,20 @@ def hoard_unmapped(token):
             os.write(files[-1], block)
 
 
-def shout(token):
+def shout(token: str) -> None:
     block = b"x" * 65536
     while True:
         os.write(1, block)
 
 
-def litter(token):
+def litter(token: str) -> None:
     """Many small files, until the disk is full."""
     for number in range(1 << 40):
         with open(f"file-{number}", "wb") as file:
             file.write(bytes(1 << 20))
 
 
-def litter_hidden(token):
+def litter_hidden(token: str) -> None:
     """The same without a name."""
     held = []
     for number in range(1 << 40):
@@ -300,14 +296,14 @@ def litter_hidden(token):
         held[-1].flush()
 
 
-def hang(token):
+def hang(token: str) -> None:
     _stubborn()
     print("up", flush=True)
     while True:
         time.sleep(1)
 
 
-def count(token):
+def count(token: str) -> None:
     """Show that it runs by a counter in scratch, from a child of its own too."""
     os.fork()
     name = f"count-{os.getppid() == 0 or os.fork() == 0}"

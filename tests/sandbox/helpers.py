@@ -1,7 +1,5 @@
 """Judges under root and under a plain uid, each a process of its own that the tests ask to start jails."""
 
-# ruff: noqa: PTH
-
 from __future__ import annotations
 
 import json
@@ -86,7 +84,7 @@ class RemoteJudge:
 def with_token(token: str) -> list[int]:
     """Every process that has `token` in its command line, the tests' own apart."""
     found = []
-    for name in os.listdir("/proc"):
+    for name in (path.name for path in Path("/proc").iterdir()):
         if name.isdigit() and int(name) != os.getpid():
             try:
                 words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")

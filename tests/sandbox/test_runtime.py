@@ -44,7 +44,7 @@ ls b.so
 """
 
 
-@pytest.mark.parametrize(("level", "user"), [("namespaces", "user"), ("namespaces", "root"), ("landlock", "user")])
+@pytest.mark.parametrize(("level", "user"), [("namespaces", "user"), ("landlock", "root")])
 def test_torch_and_numpy_and_nothing_of_ours(judges: dict[str, RemoteJudge], level: str, user: str) -> None:
     if user not in judges:
         user = "user"
@@ -155,7 +155,8 @@ def test_isolation_is_recorded_as_it_is(judge: RemoteJudge, level: str) -> None:
     assert (found["memory"] == "cgroup") == (jail.scratch.parent.name in groups)
 
 
-def test_twenty_jails_live_at_once_under_twenty_uids(judge: RemoteJudge) -> None:
+def test_twenty_jails_live_at_once_under_twenty_uids(judges: dict[str, RemoteJudge]) -> None:
+    judge = next(iter(judges.values()))
     jails, seconds = [], []
     for _ in range(20):
         start = time.monotonic()

@@ -132,19 +132,23 @@ class JailedProcess:
             ScratchError: it is no plain file of the jail's own, or holds more than `max_bytes`.
         """
         owner = self._lease.uid if self._lease else os.geteuid()
-        descriptor = _open_below(self.scratch, name)
-        with os.fdopen(descriptor, "rb") as source:
-            facts = os.fstat(source.fileno())
+        source = _open_below(self.scratch, name)
+        try:
+            facts = os.fstat(source)
             if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner:
                 raise ScratchError(f"{name!r} in scratch is no plain file that the jailed process made")
             with open(to, "xb") as target:
                 left = max_bytes
-                while part := source.read(min(_COPY_CHUNK, left + 1)):
+                while part := os.read(source, min(_COPY_CHUNK, left + 1)):
                     left -= len(part)
                     if left < 0:
-                        to.unlink()
-                        raise ScratchError(f"{name!r} in scratch holds more than {max_bytes} bytes")
+                        break
                     target.write(part)
+            if left < 0:
+                to.unlink()
+                raise ScratchError(f"{name!r} in scratch holds more than {max_bytes} bytes")
+        finally:
+            os.close(source)
 
     def log(self) -> bytes:
         """Standard output and error in the order written; head and tail when it was much."""

@@ -142,7 +142,7 @@ def _warden_process(
 @cache
 def _may_drop() -> bool:
     """Whether this process can give a jail a uid of its own."""
-    return os.geteuid() == 0 and _capable(6) and _capable(7)
+    return os.geteuid() == 0 and _capable(6) and _capable(7) and _uids.possible()
 
 
 @cache

@@ -40,6 +40,8 @@ def become(spec: dict[str, Any], output: int, error: int, extra: dict[str, int])
         os.umask(0o022)
         if spec["uid"] is not None:
             confine.drop(spec["uid"], spec["uid"])
+        elif os.geteuid() == 0:
+            confine.forget_capabilities()
         confine.die_with_parent(parent)
         confine.no_new_privileges()
         os.chdir(spec["scratch"])

@@ -13,8 +13,8 @@ import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CLONE_NEWNS = 0x00020000
 MNT_DETACH = 2
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
@@ -97,6 +97,15 @@ def drop(uid: int, gid: int) -> None:
         left = {line.split(":")[0]: int(line.split()[1], 16) for line in file if line.startswith("Cap")}
     if left["CapPrm"] or left["CapEff"] or left["CapAmb"]:
         raise OSError(f"capabilities are left after the change to uid {uid}: {left}")
+
+
+def forget_capabilities() -> None:
+    """For a root that may not change its uid: nothing that is executed from here on gets a capability."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break  # beyond the last one, or none was there to begin with
 
 
 def no_new_privileges() -> None:
