@@ -263,18 +263,18 @@ class ShapeTiming(Record):
 def refuse_impossible(timing: ShapeTiming) -> None:
     """Raise ValueError when the parts of a shape's time contradict each other."""
     state, time = timing.state, timing.time
-    clocks = [clock.median_us for clock in (timing.inner, timing.outer) if clock is not None]
-    counted = [timing.outer.median_us] if timing.outer and state is TimingState.OUTER_ONLY else clocks
-    floor_us = timing.floor.floor_us if timing.floor is not None else None
     effects = {check.effect for check in timing.checks}
+    inner = None if "inner_unusable" in effects else timing.inner
+    clocks = [clock.median_us for clock in (inner, timing.outer) if clock is not None]
+    floor_us = timing.floor.floor_us if timing.floor is not None else None
     rules = {
         "a time that is not confirmed says why": state is TimingState.CONFIRMED or bool(timing.reason),
-        "a confirmed time has both clocks": state is not TimingState.CONFIRMED or len(clocks) == 2,
+        "a confirmed time has both clocks, usable": state is not TimingState.CONFIRMED or len(clocks) == 2,
         "a usable time comes from the outer clock": state not in USABLE or None not in (timing.outer, time),
         "an impossible or invalid time is no number": state not in (TimingState.IMPOSSIBLE, TimingState.INVALID)
         or time is None,
-        "a time is the larger of its clocks": time is None
-        or (bool(counted) and math.isclose(time.median_us, max(counted), rel_tol=1e-12)),
+        "a time is the larger of its usable clocks": time is None
+        or (bool(clocks) and math.isclose(time.median_us, max(clocks), rel_tol=1e-12)),
         "a score needs a usable time and a floor": timing.score is None
         or (state in USABLE and floor_us is not None and time is not None and time.low_us > 0),
         "a score is floor over time": timing.score is None

@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from kernelassay.records import Check, Record
+from kernelassay.timing._samples import SAMPLE_MAX_US, SAMPLE_MIN_US
 from kernelassay.timing._statistics import (
     PROCESSES_RESOLUTION,
     UNSTEADY_SD,
@@ -159,14 +160,14 @@ def _invalid(shape: str, pairs: int, reason: str, next_step: str) -> ShapeCompar
     return ShapeComparison(shape=shape, relation=Relation.INVALID, reason=reason, next_step=next_step, pairs=pairs)
 
 
-def _positive(*values: float | None) -> bool:
-    return all(value is None or (math.isfinite(value) and value > 0) for value in values)
+def _plausible(*values: float | None) -> bool:
+    return all(value is None or SAMPLE_MIN_US <= value <= SAMPLE_MAX_US for value in values)  # NaN is not
 
 
 def _shape(shape: str, pairs: list[Pair], limit: float) -> ShapeComparison:
     again = "`assay compare A B` on a quiet machine"
-    if not all(_positive(p.a_us, p.b_us, p.a_mhz, p.b_mhz) for p in pairs):
-        return _invalid(shape, len(pairs), "a time is not a positive finite number", again)
+    if not all(_plausible(p.a_us, p.b_us, p.a_mhz, p.b_mhz) for p in pairs):
+        return _invalid(shape, len(pairs), "a time or a clock is no plausible number", again)
     if not pairs:
         return _invalid(shape, 0, "no pairs", again)
     scatter = max(relative_sd([p.a_us for p in pairs]), relative_sd([p.b_us for p in pairs]))

@@ -63,7 +63,8 @@ def reduce_shape(
     draft = Draft(plan, samples, floor, valid, nulls, final)
     draft.run()
     blocking = [c for c in draft.checks if c.effect in ("invalid", "impossible", "ambiguous")]
-    decision = Decision.REPEAT if draft.settles_by_repeating and not final else Decision.DONE
+    settles = bool(blocking) and all(check in draft.repeatable for check in blocking)
+    decision = Decision.REPEAT if settles and not final else Decision.DONE
     state, reason, cause = _state(draft, blocking)
     usable = state in (TimingState.CONFIRMED, TimingState.OUTER_ONLY)
     time = None if state in (TimingState.INVALID, TimingState.IMPOSSIBLE) else draft.time

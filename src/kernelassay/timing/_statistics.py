@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
 
-from kernelassay.records import Check, Interval, Measurement
+from kernelassay.records import Cause, Check, Interval, Measurement
 
 COVERAGE = 0.95
 """Wanted of an interval; fewer than six values cannot reach it and say what they reach. [convention]"""
@@ -38,11 +37,11 @@ DRIFT_LIMIT = 0.03
 """Between the first and the last third of a process. [estimated]"""
 DRIFT_MIN_COUNT = 9
 """Three values per third. [computed]"""
-BIMODAL_MIN_COUNT = 10
+BIMODAL_MIN_COUNT = 12
 BIMODAL_SHARE = 0.2
 BIMODAL_DISTANCE = 0.03
 """Two modes: a gap wider than the spread of either side, at least 3 % of the median, with a fifth of the samples and
-three of them on each side. Simulated normal samples of 10 to 50 pass for bimodal in less than 1 %. [computed]"""
+three of them on each side. Simulated normal samples of 12 to 50 pass for bimodal in less than 1 %. [computed]"""
 TAIL_SIGMAS = 5.0
 TAIL_SHARE = 0.1
 """A heavy tail: more than a tenth of the samples lie above median + 5 σ, σ from the MAD. [estimated]"""
@@ -51,6 +50,13 @@ WARM_UP_COUNT = 4
 fewer than this many samples say nothing. [read: pyperf; the count estimated]"""
 MAD_TO_SIGMA = 1.4826
 """σ of a normal distribution over its median absolute deviation. [computed]"""
+
+
+PROCESS_INTERVAL_MIN = 6
+"""Fewer process medians have no interval of their own worth the name: [min, max] of 6 covers 96.9 %. [computed]"""
+
+Basis = Literal["samples", "rounds", "processes"]
+"""What an interval is made of."""
 
 
 class Estimate(NamedTuple):
@@ -67,7 +73,7 @@ class Estimate(NamedTuple):
         """The longer arm of the interval."""
         return max(self.median - self.low, self.high - self.median)
 
-    def interval(self, basis: Literal["samples", "rounds", "processes"]) -> Interval:
+    def interval(self, basis: Basis) -> Interval:
         """As a record; an end below zero is cut to zero. The median must not be negative."""
         low = max(self.low, 0.0)
         return Interval(
@@ -105,12 +111,11 @@ def order_estimate(values: Sequence[float], coverage: float = COVERAGE) -> Estim
     ordered = sorted(values)
     count = len(ordered)
     middle = median(ordered)
-    rank, reached = 1, 1.0 - 2.0 ** (1 - count)
-    while 2 * (rank + 1) <= count:
-        closer = 1.0 - 2.0 * float(stats.binom.cdf(rank, count, 0.5))
-        if closer < coverage:
-            break
-        rank, reached = rank + 1, closer
+    rank, below = 1, 1  # below · 2⁻ⁿ = P(Bin(n, ½) < rank), in whole numbers
+    while 2 * (rank + 1) <= count and 1.0 - 2 * (below + math.comb(count, rank)) / 2**count >= coverage:
+        below += math.comb(count, rank)
+        rank += 1
+    reached = 1.0 - 2 * below / 2**count
     return Estimate(middle, ordered[rank - 1], ordered[count - rank], count, max(reached, 0.0))
 
 
@@ -122,6 +127,8 @@ def bootstrap_estimate(values: Sequence[float], coverage: float = COVERAGE) -> E
     """
     if len(values) < BOOTSTRAP_MIN:
         raise ValueError(f"the bootstrap covers too little below {BOOTSTRAP_MIN} values; use order statistics")
+    from scipy import stats  # half a second that only a regrade of many processes needs
+
     plain = order_estimate(values, coverage)
     if plain.low == plain.high:
         return plain
@@ -147,6 +154,24 @@ def estimate(values: Sequence[float], coverage: float = COVERAGE) -> Estimate:
         ValueError: there are no values.
     """
     return (bootstrap_estimate if len(values) >= BOOTSTRAP_MIN else order_estimate)(values, coverage)
+
+
+def over_processes(parts: Sequence[Estimate]) -> tuple[Estimate, Basis | None]:
+    """Median of the process medians with its interval, and `processes` where that is what the interval is made of.
+
+    With too few processes it is the hull of the intervals inside them, which covers at least what each of them does.
+    """
+    medians = [part.median for part in parts]
+    if len(parts) >= PROCESS_INTERVAL_MIN:
+        return estimate(medians), "processes"
+    hull = Estimate(
+        median(medians),
+        min(part.low for part in parts),
+        max(part.high for part in parts),
+        min(part.size for part in parts),
+        min(part.coverage for part in parts),
+    )
+    return hull, None
 
 
 def relative_sd(values: Sequence[float]) -> float:
@@ -214,8 +239,7 @@ def modes(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     split = max(range(least, count - least + 1), key=lambda i: ordered[i] - ordered[i - 1])
     low, high = ordered[:split], ordered[split:]
-    # Spread without each group's farthest value: one straggler between two modes does not hide them.
-    spread = max(low[-1] - low[1], high[-2] - high[0], 0.0)
+    spread = max(low[-1] - low[0], high[-1] - high[0])
     gap = high[0] - low[-1]
     if gap <= spread or gap < BIMODAL_DISTANCE * abs(median(ordered)):
         return None
@@ -227,6 +251,11 @@ def tail_share(values: Sequence[float]) -> float:
     middle = median(values)
     limit = middle + TAIL_SIGMAS * max(mad_sigma(values), 0.01 * abs(middle))
     return sum(value > limit for value in values) / len(values)
+
+
+def invalid(name: str, reason: str, cause: Cause, next_step: str) -> Check:
+    """A check that leaves the shape without a usable time."""
+    return Check(name=name, effect="invalid", reason=reason, cause=cause, next_step=next_step)
 
 
 def _percent(share: float) -> Measurement:
@@ -312,14 +341,16 @@ def check_drift(values: Sequence[float], what: str) -> Check | None:
     )
 
 
-def check_modes(values: Sequence[float], what: str, effect: Literal["informs", "ambiguous"]) -> Check | None:
-    """The samples fall into two groups: no single value describes them."""
+def check_modes(values: Sequence[float], what: str) -> Check | None:
+    """The samples fall into two groups. It decides nothing by itself: where both groups reach into the interval of the
+    median, the interval is too wide for a time; where they do not, the smaller group was an interruption.
+    """
     found = modes(values)
     if found is None:
         return None
     return Check(
         name="bimodal",
-        effect=effect,
+        effect="informs",
         reason=f"{what} fall into two groups, around {found[0]:.4g} and {found[1]:.4g} µs",
         next_step="look for two clock states, two cache states or two code paths, then `assay grade` again",
         measured=(
