@@ -4,16 +4,19 @@ Everything here is read from the machine when asked; nothing is configured and n
 knows one device, `cpu`.
 """
 
+from kernelassay.devices._ceilings import CeilingsError, ceilings
 from kernelassay.devices._cpu import MachineFacts, cpu_device, machine_facts
 from kernelassay.devices._detect import DeviceError, detect, device_names
 from kernelassay.devices._environment import environment
 from kernelassay.devices._toolchain import Compiler, Toolchain, toolchain
 
 __all__ = [
+    "CeilingsError",
     "Compiler",
     "DeviceError",
     "MachineFacts",
     "Toolchain",
+    "ceilings",
     "cpu_device",
     "detect",
     "device_names",

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from kernelassay.judge._diagnose import Diagnosis
+from kernelassay.probes import Evidence, finding_of
 from kernelassay.records import Case, Finding, Force, Measurement, Recipe, Verdict
 from kernelassay.session import Checked, Trouble
 
@@ -23,8 +24,9 @@ def findings_of(
     checked: Sequence[Checked],
     trouble: tuple[Trouble, Recipe] | None,
     diagnosis: Diagnosis | None,
+    evidence: Sequence[tuple[str, Evidence]] = (),
 ) -> tuple[Finding, ...]:
-    """Findings of the checks, in the order of the cases, then of what ended the worker early."""
+    """Findings of the checks, in the order of the cases, then of the probes, then of what ended the worker early."""
     by_rule: dict[str, list[tuple[Checked, int]]] = {}
     for one in checked:
         for number, fault in enumerate(one.faults):
@@ -52,6 +54,9 @@ def findings_of(
                 reproduce=reproduce_command(grade_id, finding_id),
             )
         )
+    for probe, one_more in evidence:
+        finding_id = f"f{len(out) + 1}"
+        out.append(finding_of(one_more, probe, finding_id, reproduce_command(grade_id, finding_id)))
     if trouble is not None:
         out.append(_of_trouble(grade_id, f"f{len(out) + 1}", *trouble))
     return tuple(out)

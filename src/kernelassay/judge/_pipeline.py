@@ -25,27 +25,32 @@ from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import LOG_FILE, SUBMISSION_FOLDER, commit, new_grade_id, open_partial, sweep_partials
+from kernelassay.judge._trust import Trust, device_cpus
 from kernelassay.judge.verdict import Facts, decide
+from kernelassay.probes import Evidence
 from kernelassay.records import (
     Artefact,
     Case,
     Device,
     EntryKind,
+    Force,
     Grade,
-    Interval,
     Phase,
+    ProbeResult,
     ProblemRef,
     Recipe,
-    ShapeTiming,
     Status,
     Tier,
     Timing,
     TimingState,
+    Verdict,
 )
 from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
 from kernelassay.session import Checked, Job, Session, Trouble, check_case
 
-NO_CLOCK = "no clock yet"
+NOT_TIMED = Timing(state=TimingState.INVALID, reason="not timed: only a right, unconvicted submission is")
+SCORED = (Verdict.CLEAN, Verdict.RUBRIC_LEAK, Verdict.NEEDS_REVIEW)
+"""Verdicts beside which a score may stand."""
 
 
 def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
@@ -96,6 +101,9 @@ class _Grading:
     log: list[str] = field(default_factory=list)
     artefacts: list[Artefact] = field(default_factory=list)
     sandbox: Sandbox | None = None
+    timing: Timing = NOT_TIMED
+    probes: list[ProbeResult] = field(default_factory=list)
+    evidence: list[tuple[str, Evidence]] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -127,6 +135,7 @@ class _Grading:
             self._build(taken, loaded_folder)
             if self.trouble is None:
                 self._check(taken, loaded_folder)
+                self._prove(taken, loaded_folder)
         except SandboxError as error:
             self.infra = str(error)
         finally:
@@ -135,10 +144,17 @@ class _Grading:
             self.status = Status.INFRA
         elif self.trouble is not None:
             self.status = self.trouble[0].status
-        elif faulty := [c for c in self.checked if c.result.status is not Status.CORRECT]:
-            wrong = any(c.result.status is Status.WRONG for c in faulty)
-            self.status = Status.WRONG if wrong else Status.CONTRACT
+        else:
+            self.status = self._checked_status()
         return self._record(taken)
+
+    def _checked_status(self) -> Status:
+        """The worst that cases and probes showed."""
+        shown = {c.result.status for c in self.checked}
+        for _, evidence in self.evidence:
+            if evidence.force is Force.CONVICTS:
+                shown.add(Status.CONTRACT if evidence.rule.startswith("contract.") else Status.WRONG)
+        return next((s for s in (Status.WRONG, Status.CONTRACT) if s in shown), Status.CORRECT)
 
     def _build(self, taken: TakenIn, into: Path) -> None:
         manifest = taken.submission.manifest
@@ -163,7 +179,8 @@ class _Grading:
             manifest=manifest,
             kind=manifest.entry,
             limits=self.request.limits,
-            threads=self.device.cores or 1,
+            threads=len(device_cpus()[1]),
+            cpus=device_cpus()[1],
         )
 
     def _check(self, taken: TakenIn, folder: Path) -> None:
@@ -192,22 +209,39 @@ class _Grading:
                 session.close()
                 self.log.append(session.log().decode(errors="replace"))
 
-    def _timing(self) -> Timing:
-        shapes = []
-        for shape in self.loaded.problem.tier(self.tier):
-            walls = sorted(
-                c.result.call_us
-                for c in self.checked
-                if c.result.case.shape == shape.key and c.result.call_us is not None
-            )
-            wall = Interval(median_us=walls[len(walls) // 2], low_us=walls[0], high_us=walls[-1]) if walls else None
-            shapes.append(ShapeTiming(shape=shape.key, state=TimingState.INVALID, reason=NO_CLOCK, wall=wall))
-        return Timing(state=TimingState.INVALID, reason=NO_CLOCK, shapes=tuple(shapes))
+    def _prove(self, taken: TakenIn, folder: Path) -> None:
+        """Probes, then clocks: a submission that is wrong or convicted is not timed."""
+        if self.trouble is not None or self.secret is None or self.sandbox is None:
+            return
+        trust = Trust(
+            loaded=self.loaded,
+            sandbox=self.sandbox,
+            job=self.job(taken, folder),
+            tier=self.tier,
+            shapes=self.loaded.problem.tier(self.tier),
+            secret=self.secret,
+            device=self.device,
+            home=self.request.home,
+            mode=self.request.mode,
+            progress=self.progress,
+            logs=self.log,
+        )
+        try:
+            with self.phase("probe"):
+                trust.run_probes(self.request.probes)
+            convicted = any(e.force is Force.CONVICTS for _, e in trust.evidence)
+            if self.request.clocks and not convicted and all(c.result.status is Status.CORRECT for c in self.checked):
+                with self.phase("time"):
+                    self.timing = trust.run_clocks()
+        except Trouble as trouble:
+            self.trouble = trouble, Recipe(stage="probe", probe=trust.current)
+        finally:
+            self.probes, self.evidence = trust.probes, trust.evidence
 
     def _record(self, taken: TakenIn) -> Graded:
         self.progress.phase("record")
-        timing = self._timing()
-        findings = findings_of(self.id, self.checked, self.trouble, self.diagnosis)
+        timing = self.timing
+        findings = findings_of(self.id, self.checked, self.trouble, self.diagnosis, self.evidence)
         verdict, reasons = decide(Facts(self.status, timing, findings))
         if taken.refused is not None:
             reasons = (f"refused: {taken.refused}",)
@@ -232,7 +266,9 @@ class _Grading:
             timing=timing,
             verdict=verdict,
             reasons=reasons,
+            score=timing.score.value if timing.score and verdict in SCORED and self.status is Status.CORRECT else None,
             findings=findings,
+            probes=tuple(self.probes),
             cases=tuple(c.result for c in self.checked),
             cases_planned=len(self.planned),
             secret_commitment=commitment(self.secret) if self.secret else None,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kernelassay.records import Grade, Limits, Tier
 from kernelassay.sandbox import Level
+from kernelassay.timing import Mode
 
 
 def default_home() -> Path:
@@ -29,6 +30,12 @@ class GradeRequest:
     """None: `small` on the CPU, `full` elsewhere."""
     level: Level | None = None
     """None: the strongest that works."""
+    mode: Mode = "development"
+    """How much certainty: 1, 3 (`careful`) or 8 (`regrade`) fresh processes under the clocks."""
+    probes: frozenset[str] | None = None
+    """Names of the probes to run; None: all. Fewer make a grade for development, which lists what ran."""
+    clocks: bool = True
+    """False: no times and so no score."""
     limits: Limits = field(default_factory=Limits)
     home: Path = field(default_factory=default_home)
 

@@ -12,6 +12,7 @@ from kernelassay.records.grade import (
     CaseResult,
     Grade,
     Phase,
+    ProbeResult,
     ProblemRef,
 )
 from kernelassay.records.problem import (
@@ -83,6 +84,7 @@ __all__ = [
     "Measurement",
     "MutantSpec",
     "Phase",
+    "ProbeResult",
     "Problem",
     "ProblemRef",
     "ProcessTiming",

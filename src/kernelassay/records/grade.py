@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kernelassay.records._base import Record
 from kernelassay.records.device import Device, Environment, Isolation, Limits
-from kernelassay.records.finding import Finding, Force
+from kernelassay.records.finding import Finding, Force, Measurement
 from kernelassay.records.problem import Tier
 from kernelassay.records.status import Status, TimingState, Verdict
 from kernelassay.records.submission import Submission
@@ -53,6 +53,18 @@ class ProblemRef(Record):
     tier: Tier
 
 
+class ProbeResult(Record):
+    """What one probe found; its findings stand with the grade's."""
+
+    name: str
+    proves: str
+    """What a genuine submission shows in it."""
+    state: Literal["passed", "failed", "unresolved", "not_applicable"]
+    note: str = ""
+    measured: tuple[Measurement, ...] = ()
+    seconds: float = Field(ge=0)
+
+
 class Phase(Record):
     """How long one phase of the grade took, on the judge's wall clock."""
 
@@ -90,6 +102,7 @@ class Grade(Record):
     """Geomean over shapes of floor / time; None is unknown, never zero."""
     findings: tuple[Finding, ...] = ()
     cases: tuple[CaseResult, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()
     cases_planned: int = Field(ge=0)
     """How many the plan held; fewer results mean that the grade stopped early."""
     secret_commitment: str | None = None

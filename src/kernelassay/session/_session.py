@@ -109,11 +109,13 @@ class Session:
         """Whether the judge may read that process's memory."""
 
     def start(self) -> None:
-        """Wait until the worker is up; it holds nothing of the submission yet.
+        """Wait until the worker is up; it holds nothing of the submission yet. Later calls do nothing.
 
         Raises:
             Trouble: it did not come up.
         """
+        if self.pid:
+            return
         hello = self.receive(0, "start", START_S)
         self.pid = self.process.pid
         canary = ctypes.create_string_buffer(CANARY_BYTES)
@@ -253,6 +255,11 @@ class Session:
         """Threads and children of the worker, by its own account."""
         reply = self.ask("quiet", self.job.limits.call_s)
         return Quiet(threads=reply["threads"], python_threads=reply["python_threads"], children=reply["children"])
+
+    def globals(self) -> dict[str, str]:
+        """Global state of the worker's process, by its own account."""
+        told = self.ask("globals", self.job.limits.call_s).get("globals")
+        return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
 
     def slab(self, roles: Sequence[Role], shape: Shape, label: str, sets: int = 1) -> tuple[int, Slab]:
         """A new slab for the tensors of these roles, mapped in the worker too; its number and the judge's side."""

@@ -1,7 +1,6 @@
 """Times that hold: the plan, the reduction of raw samples, floors and the physics gate, the comparison of two.
 
-Pure functions of data: no clock is read here and nothing is executed. The protocol that produces the samples lives
-with the judge.
+Everything but the protocol is a pure function of data; only the protocol reads a clock and talks to a worker.
 """
 
 from kernelassay.timing._compare import (
@@ -14,7 +13,8 @@ from kernelassay.timing._compare import (
     compare,
 )
 from kernelassay.timing._physics import Gate, Peaks, Work, cpu_peaks, floor, gate, work
-from kernelassay.timing._plan import MIN_ROUNDS, next_round, plan_shape, repeat_plan
+from kernelassay.timing._plan import MIN_ROUNDS, Mode, next_round, plan_shape, repeat_plan
+from kernelassay.timing._protocol import Displacer, ProcessRun, compare_calls, run_nulls, run_process, set_bytes
 from kernelassay.timing._reduce import Decision, Reduction, geomean_score, reduce_grade, reduce_shape
 from kernelassay.timing._samples import ProcessSamples, ShapeSamples
 from kernelassay.timing._statistics import processes_needed
@@ -23,9 +23,12 @@ __all__ = [
     "MIN_ROUNDS",
     "Context",
     "Decision",
+    "Displacer",
     "Gate",
+    "Mode",
     "Pair",
     "Peaks",
+    "ProcessRun",
     "ProcessSamples",
     "Reduction",
     "Relation",
@@ -35,6 +38,7 @@ __all__ = [
     "Work",
     "abba",
     "compare",
+    "compare_calls",
     "cpu_peaks",
     "floor",
     "gate",
@@ -45,5 +49,8 @@ __all__ = [
     "reduce_grade",
     "reduce_shape",
     "repeat_plan",
+    "run_nulls",
+    "run_process",
+    "set_bytes",
     "work",
 ]

@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ class Worker:
             "copy": self.copy,
             "read_weights": self.read_weights,
             "quiet": self.quiet,
+            "globals": self.globals,
         }
 
     def handle(self, message: dict[str, Any], fds: list[int]) -> Reply:
@@ -179,6 +181,33 @@ class Worker:
         tasks = list(Path("/proc/self/task").iterdir())
         children = [p for t in tasks for p in (t / "children").read_text().split()] if tasks else []
         return {"threads": len(tasks), "python_threads": threading.active_count(), "children": len(children)}
+
+    def globals(self) -> Reply:
+        """Global state that a submission might change, as text."""
+        return {"globals": global_state()}
+
+
+def global_state() -> dict[str, str]:
+    """Flags, environment and identities of functions that honest code leaves alone; an account, not a proof."""
+    names = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "process_time")
+    methods = ("data_ptr", "copy_", "is_contiguous")
+    watched = ("allclose", "equal", "isclose", "topk", "sort", "matmul", "empty", "zeros", "frombuffer")
+    return {
+        "clocks": ", ".join(f"{n}={getattr(time, n)!r}" for n in names),
+        "torch functions": ", ".join(f"{n}={_origin(getattr(torch, n))}" for n in watched),
+        "tensor methods": ", ".join(f"{n}={_origin(getattr(Tensor, n))}" for n in methods),
+        "default dtype": str(torch.get_default_dtype()),
+        "threads": str(torch.get_num_threads()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "tf32": f"{torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}",
+        "flush denormals": str(float(torch.tensor([1e-40]) * 1.0 != 0.0)),
+        "environment": str(sorted(os.environ.items()))[:2000],
+    }
+
+
+def _origin(function: Any) -> str:
+    return f"{type(function).__name__}:{getattr(function, '__module__', None)}"
 
 
 def describe(result: Any, inputs: Slab) -> dict[str, Any]:
