@@ -46,10 +46,8 @@ ls b.so
 
 @pytest.mark.parametrize(("level", "user"), [("namespaces", "user"), ("landlock", "root")])
 def test_torch_and_numpy_and_nothing_of_ours(judges: dict[str, RemoteJudge], level: str, user: str) -> None:
-    if user not in judges:
-        user = "user"
     code = IMPORTS.replace("{", "{{").replace("}", "}}")
-    jail = judges[user].start(
+    jail = judges.get(user, judges["user"]).start(
         ["{python}", "-I", "-S", "-B", "-c", code, "{site}"], level, runtime=True, env={"OMP_NUM_THREADS": "2"}
     )
     assert jail.wait(WAIT_S) == {"exit_code": 0, "signal": None, "over_limit": None}, jail.log()
@@ -68,9 +66,11 @@ def test_threads_without_advice_are_the_cpus_of_the_machine(judge: RemoteJudge) 
     assert count == online == os.cpu_count()
 
 
-def test_compiles_and_runs_cpp(judge: RemoteJudge, confined: str) -> None:
+@pytest.mark.parametrize(("level", "user"), [("namespaces", "user"), ("landlock", "root"), ("namespaces", "root")])
+def test_compiles_and_runs_cpp(judges: dict[str, RemoteJudge], level: str, user: str) -> None:
+    judge = judges.get(user, judges["user"])
     script = BUILD.replace("{", "{{").replace("}", "}}")
-    jail = judge.start(["/bin/sh", "-c", script], confined, tools=True)
+    jail = judge.start(["/bin/sh", "-c", script], level, tools=True)
     assert jail.wait(WAIT_S) == {"exit_code": 0, "signal": None, "over_limit": None}, jail.log()
     assert jail.log() == "42\nb.so\n"
     jail.close()
