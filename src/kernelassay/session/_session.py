@@ -84,6 +84,7 @@ class Session:
                         "-I",
                         "-S",
                         "-B",
+                        "-u",  # a worker ends by SIGKILL: what it printed must not die in a buffer
                         "-X",
                         "faulthandler",
                         "{worker}/start.py",
