@@ -33,7 +33,7 @@ from kernelassay.decks._report import (
     Survivor,
 )
 from kernelassay.decks.comparators import Comparison, Mismatch, compare
-from kernelassay.records import Comparator, Role, Shape, Tier
+from kernelassay.records import Comparator, Entry, Role, Shape, Tier
 
 LINT_SEED = 20260101
 """Every seed of lint derives from this number, the shape's key and the case's name."""
@@ -43,6 +43,9 @@ THIN = 3.0
 """Usage below which a rejected mutant is called thin."""
 CACHE_BYTES = 256 << 20
 """Drawn cases that are kept: problems are meant to fit 400 MB at tier small, torch included."""
+
+METHODS = {Entry.FORWARD: "forward", Entry.STEP: "step", Entry.ROLLOUT: "run"}
+"""Entry → method of the eager reference."""
 
 Progress = Callable[[str, int, int], None]
 """`(what, done, total)`."""
@@ -176,11 +179,15 @@ class _Lint:
     def nulls(self) -> NullCount:
         survivors: list[Survivor] = []
         skipped: list[str] = []
+        stale = {
+            shape.key: as_declared(self.loaded, expect(self.loaded, self.draw(shape, "nominal", "/other")))
+            for shape in self.shapes
+        }
         for name, null in NULLS.items():
             for shape in self.shapes:
                 tensors, answer = self.case(shape, "nominal")
-                stale = as_declared(self.loaded, expect(self.loaded, self.draw(shape, "nominal", "/other")))
-                result = null(NullContext(self.loaded, tensors, as_declared(self.loaded, answer), stale))
+                right = as_declared(self.loaded, answer)
+                result = null(NullContext(self.loaded, tensors, right, stale[shape.key]))
                 if result is None:
                     skipped.append(name)
                     break
@@ -289,7 +296,7 @@ def run_model(loaded: LoadedProblem, tensors: CaseTensors, answer: dict[str, Ten
     try:
         model = loaded.reference.model(**tensors.shape.values)
         model.load_state_dict(own.weights, strict=True)
-        entry = getattr(model, problem.entry.value)
+        entry = getattr(model, METHODS[problem.entry])
         keys = [key for key in inspect.signature(entry).parameters if key not in own.inputs]
         extra = {key: tensors.shape.values[key] for key in keys if key in tensors.shape.values}
         with torch.no_grad():

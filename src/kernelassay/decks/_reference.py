@@ -32,6 +32,8 @@ from kernelassay.records import Problem, Shape
 Tensors = dict[str, Tensor]
 Pipeline = Callable[[Tensors, Tensors, Shape], Tensors]
 """`(weights, inputs, shape) -> outputs`."""
+Facts = Callable[[Tensors, Tensors, Tensors, Shape], dict[str, Any]]
+"""`(weights, inputs, actual, shape) -> tables`, see `comparators/along_trace.py`."""
 CaseEdit = Callable[[Tensors, Tensors, Shape, torch.Generator], None]
 """Edits weights and inputs in place."""
 
@@ -53,6 +55,8 @@ class Reference:
     """Honest low-precision pipelines that must pass."""
     mutants: Mapping[str, Pipeline]
     """The reference with one semantic part dropped or changed; every one must fail."""
+    along_trace: Facts | None = None
+    """Facts for comparator `along_trace`; None where the module defines none."""
 
 
 def load_reference(source: bytes, path: Path, problem: Problem, content_hash: str, next_step: str) -> Reference:
@@ -89,6 +93,7 @@ def load_reference(source: bytes, path: Path, problem: Problem, content_hash: st
         mutants={
             name: _pipeline(path, f"MUTANTS[{name!r}]", module.MUTANTS[name], next_step) for name in tables["MUTANTS"]
         },
+        along_trace=_facts(path, module.along_trace, next_step) if hasattr(module, "along_trace") else None,
     )
 
 
@@ -167,6 +172,17 @@ def _edit(path: Path, name: str, function: Callable[..., Any], next_step: str) -
         _guard(path, f"CASES[{name!r}]", next_step, lambda: function(weights, inputs, dict(shape.values), generator))
 
     return edit
+
+
+def _facts(path: Path, function: Callable[..., Any], next_step: str) -> Facts:
+    def gather(weights: Tensors, inputs: Tensors, actual: Tensors, shape: Shape) -> dict[str, Any]:
+        values = dict(shape.values)
+        result = _guard(path, "along_trace", next_step, lambda: function(weights, inputs, actual, shape=values))
+        if not isinstance(result, dict):
+            raise DeckError(f"{path}: along_trace returns no dict; change it, then run: {next_step}")
+        return result
+
+    return gather
 
 
 def _pipeline(path: Path, name: str, function: Callable[..., Any], next_step: str) -> Pipeline:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelassay.decks._error import DeckError
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
-from kernelassay.decks.comparators import normalised, selection
+from kernelassay.decks.comparators import along_trace, normalised, selection
 from kernelassay.decks.comparators._common import Comparison, Mismatch
 from kernelassay.records import Comparator
 
@@ -24,10 +24,12 @@ _Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, 
 COMPARE: dict[Comparator, _Compare] = {
     Comparator.NORMALISED: normalised.compare,
     Comparator.SELECTION: selection.compare,
+    Comparator.ALONG_TRACE: along_trace.compare,
 }
 ATTRIBUTE: dict[Comparator, _Attribute] = {
     Comparator.NORMALISED: normalised.attribute,
     Comparator.SELECTION: selection.attribute,
+    Comparator.ALONG_TRACE: along_trace.attribute,
 }
 
 

@@ -118,7 +118,7 @@ def compare(
         if tolerance is None or not y.dtype.is_floating_point:
             mismatches, wrong, used = _exact(spec, r, y)
         else:
-            mismatches, wrong, used = _within(spec, tolerance, r, y)
+            mismatches, wrong, used = within(spec, tolerance, r, y)
         usage = max(usage, used)
         if mismatches:
             found += mismatches
@@ -135,9 +135,25 @@ def _exact(spec: TensorSpec, expected: Tensor, actual: Tensor) -> tuple[list[Mis
     return [located("normalised.exact", spec.name, text, wrong, reference, actual)], wrong, math.inf
 
 
-def _within(
-    spec: TensorSpec, tolerance: Tolerance, expected: Tensor, actual: Tensor
+def within(
+    spec: TensorSpec,
+    tolerance: Tolerance,
+    expected: Tensor,
+    actual: Tensor,
+    *,
+    grouped_columns: bool = True,
+    floor: float = 0.0,
 ) -> tuple[list[Mismatch], Tensor, float]:
+    """The three ratios of one float output: broken rules, mask of wrong elements, usage.
+
+    Args:
+        spec: gives the name and the leading axes that make a row.
+        tolerance: (ε, γ, κ).
+        expected: the oracle's numbers.
+        actual: the result, of the same size.
+        grouped_columns: whether the last axis may make groups.
+        floor: least value of σ, σ_G and σ_row, for outputs that may be small by chance.
+    """
     mismatches, wrong = nonfinite(spec.name, expected, actual)
     if mismatches:
         return mismatches, wrong, math.inf
@@ -145,15 +161,15 @@ def _within(
         return [], wrong, 0.0
     rows = math.prod(expected.shape[: spec.rows or 0])
     # Where the rows take up every axis, the last one cannot be a second kind of group.
-    columns = expected.shape[-1] if spec.rows is not None and spec.rows < expected.ndim else None
+    columns = expected.shape[-1] if grouped_columns and spec.rows is not None and spec.rows < expected.ndim else None
     blocks = _Blocks(expected.reshape(rows, -1), actual.reshape(rows, -1), columns)
-    figures = _figures(blocks, tolerance, spec.rows is not None)
+    figures = _figures(blocks, tolerance, spec.rows is not None, floor)
     if figures.usage <= 1.0:
         return [], wrong, figures.usage
     return _explain(spec, tolerance, expected, actual, blocks, figures)
 
 
-def _figures(blocks: _Blocks, tolerance: Tolerance, grouped: bool) -> _Figures:
+def _figures(blocks: _Blocks, tolerance: Tolerance, grouped: bool, floor: float = 0.0) -> _Figures:
     """Two passes: sums of squares for the scales, then the largest element ratio."""
     n, width = blocks.expected.shape
     last = blocks.columns if n >= MIN_ROWS_FOR_COLUMNS else None
@@ -167,7 +183,7 @@ def _figures(blocks: _Blocks, tolerance: Tolerance, grouped: bool) -> _Figures:
                 column[kind] += square.reshape(-1, last).sum(0)
     total = (row.sum(1) / (n * width)).sqrt()
     row_rms = (row / width).sqrt()
-    scale = _scale(row_rms[0])
+    scale = _scale(row_rms[0]).clamp_min(floor)
     element = 0.0
     for block in range(len(blocks)):
         r, error = blocks.pair(block)
@@ -176,9 +192,9 @@ def _figures(blocks: _Blocks, tolerance: Tolerance, grouped: bool) -> _Figures:
     columns = None
     if last is not None:
         column_rms = (column / (n * width // last)).sqrt()
-        columns = _ratio(column_rms[1], _scale(column_rms[0])) / tolerance.group
+        columns = _ratio(column_rms[1], _scale(column_rms[0]).clamp_min(floor)) / tolerance.group
     return _Figures(
-        rms=float(_ratio(total[1], total[0])) / tolerance.rms,
+        rms=float(_ratio(total[1], total[0].clamp_min(floor))) / tolerance.rms,
         rows=_ratio(row_rms[1], scale) / tolerance.group if grouped else None,
         columns=columns,
         scale=scale,
