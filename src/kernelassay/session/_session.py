@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Role, Shape, Status
-from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox
+from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox, SandboxError
 from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._slab import Slab
 from kernelassay.session._trouble import Trouble, one_line, readable
@@ -113,11 +113,17 @@ class Session:
         """Wait until the worker is up; it holds nothing of the submission yet. Later calls do nothing.
 
         Raises:
-            Trouble: it did not come up.
+            kernelassay.sandbox.SandboxError: it did not come up, which no submission can be blamed for.
         """
         if self.pid:
             return
-        hello = self.receive(0, "start", START_S)
+        try:
+            hello = self.receive(0, "start", START_S)
+        except Trouble as trouble:
+            raise SandboxError(
+                f"the judge's own worker did not start, before anything of the submission ran: {trouble.title}\n"
+                "next: assay doctor, or again when the machine is less busy"
+            ) from trouble
         self.pid = self.process.pid
         canary = ctypes.create_string_buffer(CANARY_BYTES)
         try:
@@ -130,7 +136,8 @@ class Session:
         """Start, and let the worker import the submission; returns the entry kind that was found.
 
         Raises:
-            Trouble: it did not come up, or the submission could not be imported.
+            kernelassay.sandbox.SandboxError: the worker did not come up.
+            Trouble: the submission could not be imported.
         """
         self.start()
         job, manifest = self.job, self.job.manifest
