@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,17 +15,13 @@ import pytest
 import kernelassay
 from kernelassay.cli import main
 from kernelassay.records import Finding, Grade, Isolation, Limits, Tier, Verdict
+from tests.board import grades as made
 
 
 @pytest.fixture(scope="session")
 def grades() -> ModuleType:
     """The module `tests/board/grades.py`."""
-    path = Path(__file__).parents[1] / "board" / "grades.py"
-    spec = importlib.util.spec_from_file_location("kernelassay_test_grades_cli", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return made
 
 
 class _Level(StrEnum):
@@ -150,17 +145,17 @@ class Bench:
 @pytest.fixture
 def bench(grades: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A fake judge and sandbox in the place of the real ones."""
-    made = Bench(grades, tmp_path / "home")
-    made.answers = {
+    fake = Bench(grades, tmp_path / "home")
+    fake.answers = {
         "topk_cpp": grades.grade(),
         "topk_wrong": grades.wrong_grade(),
         "linked": grades.refused_grade(),
         "evil": grades.hostile_grade(),
     }
-    for name, module in made.modules().items():
+    for name, module in fake.modules().items():
         monkeypatch.setitem(sys.modules, f"kernelassay.{name}", module)
         monkeypatch.setattr(kernelassay, name, module, raising=False)
-    return made
+    return fake
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def test_wrong_grade_shows_failures_diagnosis_and_reproduce(bench: Any, assay: A
     assert ran.out.startswith("✗ INCORRECT")
     assert ran.out.index("failing cases") < ran.out.index("3 of 64 values are not the largest")
     assert "37 of 45 passed" in ran.out
-    for text in ("values[0, 60]", "1.0000153779983521", "1.0000152587890625", "same_error_as_mutant", "rows 0 of 1"):
+    for text in ("values[0, 60]", "1.0000153779983521", "1.0000152587890625", "same error as mutant", "rows 0 of 1"):
         assert text in ran.out
     assert ran.out.rstrip().endswith("next: assay reproduce g-20250102T030406-0123abce/f1")
 
@@ -124,3 +124,12 @@ def test_report_is_written_again(bench: Any, assay: Assay) -> None:
     assert page.is_file()
     as_json = assay("report", "g-20250102T030405-0123abcd", "--json")
     assert json.loads(as_json.out)["report"] == str(page)
+
+
+def test_log_of_a_submission_that_ended_early_is_shown_safely(bench: Any, assay: Assay) -> None:
+    bench.answers["evil"] = bench.grades.hostile_grade(status=Status.CRASHED)
+    ran = assay("grade", "evil", "--problem", "ops/topk")
+    assert "end of the log (3 lines)" in ran.out
+    assert r"\x1b[31mPASS\x1b[0m \x1b]0;owned\x07</pre><script>alert(2)</script>" in ran.out
+    assert "[bold]verdict[/bold]" in ran.out
+    assert not _CONTROL.search(ran.out)

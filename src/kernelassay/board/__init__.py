@@ -19,6 +19,7 @@ from kernelassay.board._words import (
     first_failure,
     isolation_words,
     limits_rows,
+    measured_words,
     size,
     timing_words,
 )
@@ -41,6 +42,8 @@ __all__ = [
     "first_failure",
     "isolation_words",
     "limits_rows",
+    "log_tail",
+    "measured_words",
     "one_line",
     "quoted",
     "render_report",
@@ -49,6 +52,13 @@ __all__ = [
     "write_index",
     "write_report",
 ]
+
+
+def log_tail(folder: Path) -> tuple[str, bool] | None:
+    """The end of a grade's log, safe for a reader, and whether more of it came before; None where none is kept."""
+    from kernelassay.board._view import log_tail as tail
+
+    return tail(folder)
 
 
 def render_report(grade: Grade, folder: Path) -> str:

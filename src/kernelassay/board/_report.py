@@ -27,6 +27,7 @@ from kernelassay.board._words import (
     first_failure,
     isolation_words,
     limits_rows,
+    measured_words,
     timing_words,
 )
 from kernelassay.records import Grade
@@ -43,7 +44,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(one_line=one_line, block=block, quoted=quoted)
+    environment.filters.update(one_line=one_line, block=block, quoted=quoted, measured=measured_words)
     return environment
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelassay.board._text import one_line
 from kernelassay.records import Finding, Force, Grade, Isolation, Limits, Status, Timing, TimingState, Verdict
 
 Tone = Literal["good", "bad", "warn", "neutral"]
@@ -125,3 +126,14 @@ def first_failure(grade: Grade) -> Finding | None:
     shown = [finding for finding in grade.findings if finding.expected is not None]
     shown += [finding for finding in grade.findings if finding.force is not Force.INFORMS]
     return next(iter([*shown, *grade.findings]), None)
+
+
+def measured_words(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """Name and value of what a finding measured, for a reader; what its detail says already is left out."""
+    rows = []
+    for measured in finding.measured:
+        value = measured.value
+        words = ("yes" if value else "no") if isinstance(value, bool) else f"{value} {measured.unit}".rstrip()
+        if words != finding.detail:
+            rows.append((one_line(measured.name.replace("_", " ")), one_line(words)))
+    return tuple(rows)

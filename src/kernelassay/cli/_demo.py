@@ -59,7 +59,7 @@ def demo(
     json
         Print both verdicts as JSON.
     quiet
-        No progress.
+        Print the verdicts only; no progress.
     """
     from kernelassay import board
     from kernelassay.cli._grade import judged
@@ -76,7 +76,7 @@ def demo(
             progress.phase("starting")
             graded, page = judged(folder, problem, device="cpu", tier=None, level=None, home=kept, progress=progress)
         rows.append((graded.grade, page))
-        if not json:
+        if not json and not quiet:
             show(*summary(graded.grade, graded.folder, page, home_option(home)), styled(""))
     index = board.write_index(kept / "demo.html", "Demo: an honest submission and a wrong one", rows)
     met = [grade.verdict for grade, _ in rows] == expected

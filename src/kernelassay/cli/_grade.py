@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,9 @@ from kernelassay.cli._out import emit, note, show, styled
 from kernelassay.cli._progress import Reporter, reporter
 
 if TYPE_CHECKING:
-    from kernelassay.judge import Graded
+    from rich.text import Text
+
+    from kernelassay.judge import Graded, Reproduction
 
 _REPRODUCED, _NOT_REPRODUCED, _UNKNOWN = 0, 1, 5
 
@@ -129,28 +133,25 @@ def reproduce(
             reference, home=home_folder(home), level=None if level is None else Level(level), progress=progress
         )
     if json:
-        emit(
-            {
-                "reference": outcome.reference,
-                "reproduced": outcome.reproduced,
-                "expected": outcome.expected,
-                "actual": outcome.actual,
-                "message": outcome.message,
-                "finding": outcome.finding.model_dump(mode="json"),
-            }
-        )
+        emit(asdict(outcome) | {"finding": outcome.finding.model_dump(mode="json")})
     else:
-        sign, word, style = {
-            True: ("✓", "REPRODUCED", "bold red"),
-            False: ("✗", "NOT REPRODUCED", "bold yellow"),
-            None: ("?", "UNKNOWN", "bold yellow"),
-        }[outcome.reproduced]
-        line = styled(f"{sign} {word}", style).append(f"  {one_line(outcome.reference)}", style="not bold")
-        show(line, styled(f"  {one_line(outcome.finding.title)}"))
-        for label, value in (("expected", outcome.expected), ("actual", outcome.actual), ("", outcome.message)):
-            if value:
-                show(styled(f"  {label:<10}{one_line(value)}"))
+        show(*_outcome_view(outcome))
     return {True: _REPRODUCED, False: _NOT_REPRODUCED, None: _UNKNOWN}[outcome.reproduced]
+
+
+def _outcome_view(outcome: Reproduction) -> Iterable[Text]:
+    from kernelassay.board import one_line
+
+    sign, word, style = {
+        True: ("✓", "REPRODUCED", "bold red"),
+        False: ("✗", "NOT REPRODUCED", "bold yellow"),
+        None: ("?", "UNKNOWN", "bold yellow"),
+    }[outcome.reproduced]
+    yield styled(f"{sign} {word}", style).append(f"  {one_line(outcome.reference)}", style="not bold")
+    yield styled(f"  {one_line(outcome.finding.title)}")
+    for label, value in (("expected", outcome.expected), ("actual", outcome.actual), ("", outcome.message)):
+        if value:
+            yield styled(f"  {label:<10}{one_line(value)}")
 
 
 def report(reference: str, /, *, home: Home = None, json: Json = False) -> int:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _ROWS = 12
 """Failing cases shown; the report has all of them."""
+_LOG_LINES = 10
+"""Lines of the log shown where a submission ended early."""
 _DETAIL_LINES = 8
 """Lines of a diagnosis shown; the report has all of them."""
 
@@ -45,16 +47,18 @@ def _failures(grade: Grade) -> Iterable[RenderableType]:
     failed = [case for case in grade.cases if case.status is not Status.CORRECT]
     if not failed:
         return
-    table = _table("shape", "case", "status", "tolerance used", "what", heading="failing cases")
+    usages = any(case.usage for case in failed)
+    table = _table("shape", "case", "status", *(("tolerance used",) if usages else ()), "what", heading="failing cases")
     for result in failed[:_ROWS]:
         word = STATUSES[result.status]
         table.add_row(
             one_line(result.case.shape),
             one_line(result.case.case),
             styled(f"{word.sign} {word.text}", STYLES[word.tone]),
-            _usage(result),
+            *((_usage(result),) if usages else ()),
             styled(one_line(result.message, 240)),
         )
+    yield styled("")
     yield table
     if len(failed) > _ROWS:
         yield _indented(f"and {len(failed) - _ROWS} more failing cases: see the report", "dim")
@@ -75,7 +79,7 @@ def _table(*columns: str, heading: str | None = None) -> Table:
 
 
 def _diagnosis(finding: Finding) -> Iterable[RenderableType]:
-    from kernelassay.board import FORCES, block, one_line
+    from kernelassay.board import FORCES, block, measured_words, one_line
 
     word = FORCES[finding.force]
     charge = "" if finding.charge is None else f" of {finding.charge}"
@@ -91,13 +95,30 @@ def _diagnosis(finding: Finding) -> Iterable[RenderableType]:
     for label, value in (("expected", finding.expected), ("actual", finding.actual)):
         if value is not None:
             yield _indented(f"{label:<10}{one_line(value)}")
-    for measured in finding.measured:
-        yield _indented(one_line(f"{measured.name} = {measured.value} {measured.unit}".rstrip()), "dim")
+    for name, words in measured_words(finding):
+        yield _indented(f"{name} {words}", "dim")
     if finding.detail:
         lines = block(finding.detail).splitlines()
         yield _indented("\n".join(lines[:_DETAIL_LINES]))
         if len(lines) > _DETAIL_LINES:
             yield _indented(f"… {len(lines) - _DETAIL_LINES} more lines in the report", "dim")
+
+
+def _log(grade: Grade, folder: Path) -> Iterable[RenderableType]:
+    """The end of the log where the submission ended early: its compiler or its traceback says more than we can."""
+    from kernelassay.board import log_tail, one_line
+    from kernelassay.records import Status
+
+    if grade.status in (Status.CORRECT, Status.WRONG, Status.CONTRACT, Status.REFUSED):
+        return
+    tail = log_tail(folder)
+    lines = tail[0].splitlines() if tail else []
+    if not lines:
+        return
+    shown = lines[-_LOG_LINES:]
+    yield styled(f"\nend of the log ({len(shown)} lines)", "bold")
+    for line in shown:
+        yield _indented(one_line(line, 200), "dim")
 
 
 def _facts(grade: Grade, folder: Path, report: Path | None) -> Text:
@@ -146,6 +167,7 @@ def summary(grade: Grade, folder: Path, report: Path | None, option: str) -> Ite
     diagnosed = first_failure(grade)
     if diagnosed is not None:
         yield from _diagnosis(diagnosed)
+    yield from _log(grade, folder)
     yield styled("")
     yield _facts(grade, folder, report)
     yield styled(f"next: {next_command(grade, option)}")
