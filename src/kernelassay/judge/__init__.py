@@ -2,6 +2,7 @@
 
 from kernelassay.judge._intake import UsageError
 from kernelassay.judge._pipeline import grade
+from kernelassay.judge._ready import build_submission
 from kernelassay.judge._reproduce import Reproduction, reproduce
 from kernelassay.judge._request import Graded, GradeRequest, Progress, default_home
 from kernelassay.judge._store import load_grade
@@ -13,6 +14,7 @@ __all__ = [
     "Progress",
     "Reproduction",
     "UsageError",
+    "build_submission",
     "default_home",
     "exit_code",
     "grade",
