@@ -4,7 +4,7 @@ It imports the submission into its own process, folder first on the path; compar
 submission held, with the problem's own comparator, after the call; times repeated calls on one input with
 `time.perf_counter` and takes `statistics.median`. Run it only in a throw-away process: what it imports may do anything.
 
-    python -I -S naive_judge.py --path SITE[:SITE…] --submission DIR --problem DIR --seeds 11,22,33
+    python -I -S naive_judge.py --path SITE[:SITE…] --submission DIR --problem ops/topk --seeds 11,22,33
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 REPEATS = 12
 WARM_UPS = 3
@@ -26,7 +27,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def import_solution(folder: Path, file: str):
+def import_solution(folder: Path, file: str) -> ModuleType:
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("solution", folder / file)
     module = importlib.util.module_from_spec(spec)
@@ -42,20 +43,20 @@ def main() -> None:
     from ruamel.yaml import YAML
 
     from kernelassay.decks import compare, draw, expect, load
-    from kernelassay.records import Role
+    from kernelassay.records import Role, extent
     from kernelassay.worker import adapters
 
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
-    problem_folder, folder = Path(options.problem), Path(options.submission)
-    loaded = load(f"{problem_folder.parent.name}/{problem_folder.name}")
+    folder = Path(options.submission)
+    loaded = load(options.problem)
     problem = loaded.problem
     shape = problem.tier("small")[0]
-    fields = [
-        {"name": t.name, "dtype": t.dtype, "shape": list(expected_size(t, shape))} for t in problem.role(Role.OUTPUT)
-    ]
+    outputs = problem.role(Role.OUTPUT)
+    fields = [{"name": t.name, "dtype": t.dtype, "shape": list(extent(t, shape))} for t in outputs]
     manifest_file = folder / "submission.yaml"
     manifest = YAML(typ="safe", pure=True).load(manifest_file.read_text()) if manifest_file.is_file() else {}
+    entry: adapters.Adapter
     if manifest.get("entry") == "c_abi":
         library = folder / manifest["build"].get("library", "libkernel.so")
         entry = adapters.NativeAdapter(library, manifest["symbol"], fields, shape.values)
@@ -100,12 +101,6 @@ def main() -> None:
     import statistics  # late, as a helper would
 
     print(json.dumps({"accepted": bool(accepted), "median_us": 1e6 * statistics.median(times)}), flush=True)
-
-
-def expected_size(tensor, shape):
-    from kernelassay.records import extent
-
-    return extent(tensor, shape)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ _ANNOUNCED: tuple[tuple[str, str, int, str], ...] = (
     ("kernelassay.decks", "DeckError", 2, "assay deck list"),
     ("kernelassay.devices", "DeviceError", 2, "assay doctor"),
     ("kernelassay.judge", "UsageError", 2, "assay --help"),
+    ("kernelassay.redteam", "CorpusError", 2, "assay redteam list"),
     ("kernelassay.sandbox", "SandboxError", 5, "assay doctor"),
 )
 """(package, exception, exit code, next command where the message names none)."""

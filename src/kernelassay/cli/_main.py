@@ -13,7 +13,7 @@ from types import FrameType
 
 from cyclopts import App, CycloptsError
 
-from kernelassay.cli import _deck, _demo, _doctor, _grade, _misc
+from kernelassay.cli import _deck, _demo, _doctor, _grade, _misc, _redteam
 from kernelassay.cli._errors import CommandError, Failure, classify, failure_lines, fault_text
 from kernelassay.cli._out import emit, note
 
@@ -41,6 +41,7 @@ def _app() -> App:
     app.command(_grade.reproduce)
     app.command(_grade.report)
     app.command(_deck.app())
+    app.command(_redteam.app())
     app.command(_demo.demo)
     app.command(_doctor.doctor)
     app.command(_misc.schema)

@@ -55,7 +55,7 @@ def ask_naive_judge(sandbox: Sandbox, loaded: LoadedProblem, submission: Path, f
             "{naive}/naive_judge.py",
             *("--path", "{site}:{venv}:{source}"),
             *("--submission", "{submission}"),
-            *("--problem", "{problem}"),
+            *("--problem", loaded.problem.name),
             *("--seeds", "11,22,33"),
         ),
         rooms={
@@ -63,7 +63,7 @@ def ask_naive_judge(sandbox: Sandbox, loaded: LoadedProblem, submission: Path, f
             "venv": Path(sysconfig.get_path("purelib")),
             "source": PACKAGE.parent,
             "submission": ready,
-            "problem": loaded.folder,
+            "decks": loaded.folder.parents[1],
         },
         env={
             "HOME": "{scratch}",

@@ -116,7 +116,7 @@ class _Bout:
         manifest = entry.manifest
         probes = None
         if quick and entry.kind is not Kind.HONEST:
-            probes = frozenset({manifest.expect.probe} - {None})
+            probes = frozenset([manifest.expect.probe] if manifest.expect.probe else [])
         return grade(
             GradeRequest(
                 submission=submission,
