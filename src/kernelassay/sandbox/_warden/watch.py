@@ -1,6 +1,7 @@
 """The limits that the kernel does not enforce by itself, looked at once per tick.
 
-A look may cost at most a twentieth of the time: after an expensive one the next waits accordingly.
+A look may cost at most a twentieth of one CPU: after an expensive one the next waits accordingly. Its own CPU time
+counts, not the clock: a fork bomb that starves the warden must not make it look less often.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHARE_OF_TIME = 20
-"""The pause after a look is at least this many times as long as the look."""
+"""The pause after a look is at least this many times its CPU time."""
 MAX_FILES = 200_000
 """Entries in scratch; torch's and a compiler's caches stay far below."""
 SLOW_TICK_S = 0.5
@@ -46,11 +47,11 @@ class Watch:
             return "memory"
         if self._cgroups.refused_forks():
             return "processes"
-        start = time.monotonic()
+        start, cost = time.monotonic(), time.process_time()
         if start < self._next:
             return None
         found = self._people(start) or self._storage()
-        self._next = time.monotonic() + SHARE_OF_TIME * (time.monotonic() - start)
+        self._next = time.monotonic() + SHARE_OF_TIME * (time.process_time() - cost)
         return found
 
     def last_words(self, status: int | None) -> str | None:
@@ -69,8 +70,9 @@ class Watch:
             return None
         pids = self._cgroups.members() or procs.descendants(self._root)
         if slow:
+            cost = time.process_time()
             self._hidden = procs.unlinked(pids, self._known)
-            self._next_slow = now + max(SLOW_TICK_S, SHARE_OF_TIME * (time.monotonic() - now))
+            self._next_slow = now + max(SLOW_TICK_S, SHARE_OF_TIME * (time.process_time() - cost))
         if not self._cgroups.limits_processes and _tasks(pids) > self._processes:
             return "processes"
         if not self._cgroups.limits_memory:
