@@ -18,6 +18,7 @@ from pathlib import Path
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import detect, environment
 from kernelassay.judge._build import build
+from kernelassay.judge._clocks import device_cpus
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
@@ -25,7 +26,7 @@ from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import LOG_FILE, SUBMISSION_FOLDER, commit, new_grade_id, open_partial, sweep_partials
-from kernelassay.judge._trust import Trust, device_cpus
+from kernelassay.judge._trust import Trust
 from kernelassay.judge.verdict import Facts, decide
 from kernelassay.probes import Evidence
 from kernelassay.records import (

@@ -1,61 +1,33 @@
 """Probes and clocks of a grade: what decides whether a right submission is genuine, and how fast it is.
 
-Probes run in a fresh worker. The clocks run in further fresh ones, after a worker without a submission has shown what
-a round costs without calls. Every timed call is compared like any other.
+Each needs fresh workers, and one process of the submission lives at a time: a live worker is killed before a fresh one
+is asked for comparison.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from kernelassay.decks import CaseTensors, LoadedProblem, draw
-from kernelassay.devices import ceilings
-from kernelassay.judge._plan import derive, weights_seed
-from kernelassay.judge._request import Progress, Silent
-from kernelassay.judge._settle import SETTLE_SEED, settle
+from kernelassay.decks import LoadedProblem
+from kernelassay.judge._clocks import Clocks, device_cpus, pinned
+from kernelassay.judge._plan import derive
+from kernelassay.judge._request import Progress
 from kernelassay.probes import PROBES, Evidence, Outcome, Subject, result_of
-from kernelassay.records import Case, Device, Floor, ProbeResult, Shape, ShapePlan, ShapeTiming, Tier, Timing, evaluate
+from kernelassay.records import Device, ProbeResult, Shape, ShapeTiming, Tier, Timing, TimingState, evaluate
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Job, Rig, Session
-from kernelassay.timing import (
-    Decision,
-    Displacer,
-    Mode,
-    ProcessRun,
-    ProcessSamples,
-    Reduction,
-    ShapeSamples,
-    compare_calls,
-    cpu_peaks,
-    floor,
-    plan_shape,
-    reduce_grade,
-    reduce_shape,
-    repeat_plan,
-    run_nulls,
-    run_process,
-    set_bytes,
-    work,
-)
+from kernelassay.timing import Mode, ProcessRun, reduce_grade
 
 HEAVY_FLOPS = 2e8
 """Shapes above this are probed on one secret shape only: a call takes milliseconds on one core. [estimated]"""
+TIMED = "timed_is_checked"
+"""Name under which the comparison of timed calls stands among the probes."""
 ONCE = frozenset({"fresh_process", "global_state"})
 """Probes about the process rather than a shape: one secret shape is enough."""
-
-
-def device_cpus() -> tuple[int, frozenset[int]]:
-    """The judge's own core, and the cores that are the device: all others, or the same one where there is no other."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return cpus[0], frozenset(cpus[1:] or cpus)
 
 
 @dataclass
@@ -91,37 +63,52 @@ class Trust:
                 session.close()
                 self.logs.append(session.log().decode(errors="replace"))
 
-    def run_probes(self, only: frozenset[str] | None = None, stop_at_conviction: bool = False) -> None:
+    def run_probes(self, only: frozenset[str] | None = None) -> None:
         """Every probe on every shape (heavy shapes: one of them).
 
         Raises:
             kernelassay.session.Trouble: a call did not return.
         """
+        once = self._secret_shape()
+        steps = [
+            (shape, name)
+            for shape in self._probed()
+            for name in PROBES
+            if (only is None or name in only) and (name not in ONCE or shape is once)
+        ]
+        done = 0
+        while done < len(steps):  # a probe that asked for a fresh worker has ended the live one
+            done += self._probe_until_retired(steps[done:], done, len(steps))
+
+    def _probe_until_retired(self, steps: list[tuple[Shape, str]], first: int, total: int) -> int:
+        """Run probes in one worker until none is left or the worker is gone; returns how many ran."""
         with Session(self.sandbox, self.job) as session:
             try:
                 session.start()
                 before = session.globals()
                 session.load()
-                steps = [(shape, name) for shape in self._probed() for name in PROBES if only is None or name in only]
-                once = self._secret_shape()
                 for number, (shape, name) in enumerate(steps):
-                    if name in ONCE and shape is not once:
-                        continue
-                    self.progress.advance(number, len(steps), f"{name} on {shape.key}")
-                    self._probe(session, shape, name, before)
-                    if stop_at_conviction and self.evidence:
-                        return
+                    self.progress.advance(first + number, total, f"{name} on {shape.key}")
+                    proves, run = PROBES[name]
+                    self.current = name
+                    begun = time.monotonic()
+                    subject = self._subject(Rig(session, shape), shape, session, before)
+                    self._keep(name, proves, run(subject), shape, time.monotonic() - begun)
+                    if session.ended:
+                        return number + 1
+                return len(steps)
             finally:
                 session.close()
                 self.logs.append(session.log().decode(errors="replace"))
 
-    def _probe(self, session: Session, shape: Shape, name: str, before: dict[str, str]) -> None:
-        proves, run = PROBES[name]
-        self.current = name
-        begun = time.monotonic()
-        subject = Subject(self.loaded, Rig(session, shape), self.open, self._seeds(shape), before)
-        outcome = run(subject)
-        self._keep(name, proves, outcome, shape, time.monotonic() - begun)
+    def _subject(self, rig: Rig, shape: Shape, session: Session, before: dict[str, str]) -> Subject:
+        def seed(purpose: str) -> int:
+            return derive(self.secret, "probe", shape.key, purpose)
+
+        def retire() -> None:
+            session.close()
+
+        return Subject(self.loaded, rig, self.open, seed, retire, before)
 
     def _keep(self, name: str, proves: str, outcome: Outcome, shape: Shape, seconds: float) -> None:
         """One record per probe: the worst of its shapes."""
@@ -137,12 +124,6 @@ class Trust:
         self.probes.append(result)
         known = {e.rule for _, e in self.evidence}
         self.evidence += [(name, e) for e in outcome.evidence if e.rule not in known]
-
-    def _seeds(self, shape: Shape) -> Callable[[str], int]:
-        def seed(purpose: str) -> int:
-            return derive(self.secret, "probe", shape.key, purpose)
-
-        return seed
 
     def _secret_shape(self) -> Shape:
         probed = self._probed()
@@ -160,125 +141,37 @@ class Trust:
         Raises:
             kernelassay.session.Trouble: a call did not return.
         """
-        self.current = "timed_is_checked"
-        judge_cpu, cpus = device_cpus()
-        peaks = cpu_peaks(ceilings(self.device, self.home, cpus=cpus))
-        with pinned(judge_cpu):
-            floors = {s.key: floor(work(self.loaded.problem.cost, s), peaks) for s in self.shapes}
-            plans = {s.key: self._plan(s, floors[s.key], peaks.cache_bytes) for s in self.shapes}
-            displace = Displacer(max(plan.flush_bytes for plan in plans.values()))
-            nulls = self._nulls(plans, displace)
-            return reduce_grade(self._time_all(plans, floors, nulls, displace))
+        self.current = TIMED
+        with pinned(device_cpus()[0]):
+            clocks = Clocks(
+                self.loaded, self.tier, self.shapes, self.secret, self.device, self.home, self.mode, self.progress
+            )
+            nulls = clocks.nulls(self.open, self.job)
+            runs: dict[str, list[ProcessRun]] = {s.key: [] for s in self.shapes}
+            timings: dict[str, ShapeTiming] = {}
+            copied = False
+            for process in range(max(plan.processes for plan in clocks.plans.values())):
+                with self.open() as session:
+                    copied = copied or not session.readable
+                    rigs = clocks.settle(session)
+                    for number, shape in enumerate(self.shapes):
+                        self.progress.advance(number, len(self.shapes), f"calls, {shape.key}")
+                        rig, earlier = rigs[shape.key], runs[shape.key]
+                        timings[shape.key] = clocks.time_shape(rig, shape, process, earlier, nulls, copied)
+                        if not self._compare(clocks, session, rig, shape, earlier[-1]):
+                            return Timing(
+                                state=TimingState.INVALID, reason="a timed call was at fault", cause="submission"
+                            )
+            return reduce_grade([timings[s.key] for s in self.shapes])
 
-    def _plan(self, shape: Shape, known: Floor, cache_bytes: int | None) -> ShapePlan:
-        inputs, weights = set_bytes(self.loaded, self._public(shape))
-        return plan_shape(
-            shape.key,
-            kind="cpu",
-            mode=self.mode,
-            floor_us=known.floor_us,
-            set_bytes=inputs,
-            weight_bytes=weights,
-            cache_bytes=cache_bytes,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            secret=self.secret,
-        )
-
-    def _public(self, shape: Shape) -> CaseTensors:
-        return draw(self.loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED)
-
-    def _nulls(self, plans: dict[str, ShapePlan], displace: Displacer) -> dict[str, list[tuple[int, float]]]:
-        out = {}
-        with self.open(replace(self.job, clean=True)) as session:
-            for number, shape in enumerate(self.shapes):
-                self.progress.advance(number, 2 * len(self.shapes), f"rounds without calls, {shape.key}")
-                tensors = self._public(shape)
-                rig = Rig(session, shape)
-                rig.set_weights(tensors.weights)
-                out[shape.key] = run_nulls(rig, plans[shape.key], tensors, displace)
-        return out
-
-    def _time_all(
-        self,
-        plans: dict[str, ShapePlan],
-        floors: dict[str, Floor],
-        nulls: dict[str, list[tuple[int, float]]],
-        displace: Displacer,
-    ) -> list[ShapeTiming]:
-        runs: dict[str, list[ProcessRun]] = {s.key: [] for s in self.shapes}
-        copied = False
-        timings: dict[str, ShapeTiming] = {}
-        processes = max(plan.processes for plan in plans.values())
-        for process in range(processes):
-            with self.open() as session:
-                copied = copied or not session.readable
-                rigs = settle(self.loaded, session, self.tier, Silent())
-                for number, shape in enumerate(self.shapes):
-                    self.progress.advance(len(self.shapes) + number, 2 * len(self.shapes), f"calls, {shape.key}")
-                    plan, rig = plans[shape.key], rigs[shape.key]
-                    cases = self._cases(shape, process)
-                    rig.set_weights(self._weights(shape))
-                    runs[shape.key].append(run_process(self.loaded, rig, plan, process, cases, displace))
-                    reduction = self._reduce(plan, runs[shape.key], nulls[shape.key], floors[shape.key], copied, False)
-                    if reduction.decision is Decision.REPEAT and process == processes - 1:
-                        again = repeat_plan(plan, self.secret)
-                        runs[shape.key].append(run_process(self.loaded, rig, again, 0, cases, displace))
-                        reduction = self._reduce(
-                            plan, runs[shape.key], nulls[shape.key], floors[shape.key], copied, True
-                        )
-                    timings[shape.key] = reduction.timing
-                    self._compare(rig, shape, runs[shape.key][-1])
-        return [timings[s.key] for s in self.shapes]
-
-    @staticmethod
-    def _reduce(
-        plan: ShapePlan,
-        runs: list[ProcessRun],
-        nulls: list[tuple[int, float]],
-        known: Floor,
-        copied: bool,
-        final: bool,
-    ) -> Reduction:
-        samples = ShapeSamples(
-            processes=[ProcessSamples(inner_us=run.inner_us, rounds=run.rounds) for run in runs],
-            nulls=nulls,
-            copied_outputs=copied,
-        )
-        return reduce_shape(plan, samples, known, final=final)
-
-    def _weights(self, shape: Shape) -> dict[str, torch.Tensor]:
-        seed = weights_seed(self.loaded.problem, self.secret, shape.key)
-        return draw(self.loaded, shape, "nominal", SETTLE_SEED, seed).weights
-
-    def _cases(self, shape: Shape, process: int) -> Iterator[Case]:
-        weights = weights_seed(self.loaded.problem, self.secret, shape.key)
-        for number in itertools.count():
-            seed = derive(self.secret, "timed", shape.key, str(process), str(number))
-            yield Case(shape=shape.key, case="nominal", seed=seed, weights_seed=weights)
-
-    def _compare(self, rig: Rig, shape: Shape, run: ProcessRun) -> None:
-        """Every timed call is compared; the first at fault becomes evidence."""
+    def _compare(self, clocks: Clocks, session: Session, rig: Rig, shape: Shape, run: ProcessRun) -> bool:
+        """Whether every timed call is right; the first at fault becomes evidence."""
         begun = time.monotonic()
-        proves = "timed calls take the checked path and their results are right"
-        subject = Subject(self.loaded, rig, self.open, self._seeds(shape))
+        fault = clocks.first_fault(rig, run)
         outcome = Outcome("passed")
-        earlier: list[tuple[str, dict[str, torch.Tensor]]] = []
-        for number, checked in enumerate(compare_calls(self.loaded, rig, run.calls), 1):
-            if checked.faults:
-                outcome = subject.explain("probe.timed_is_checked", f"timed call {number}", checked, earlier)
-                break
-            earlier.append((f"timed call {number}", checked.actual))
-        self._keep("timed_is_checked", proves, outcome, shape, time.monotonic() - begun)
-
-
-@contextmanager
-def pinned(cpu: int) -> Iterator[None]:
-    """Run this process on one core, with one thread, for a while."""
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, {cpu})
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
+        if fault is not None:
+            number, checked, earlier = fault
+            subject = self._subject(rig, shape, session, {})
+            outcome = subject.explain(f"probe.{TIMED}", f"timed call {number}", checked, earlier)
+        self._keep(TIMED, "timed calls take the checked path and are right", outcome, shape, time.monotonic() - begun)
+        return fault is None

@@ -1,6 +1,7 @@
 """Probes: experiments that a genuine submission passes and a family of cheats cannot. One file each.
 
-`PROBES` is the order in which a grade runs them: what needs the least history first.
+`PROBES` is the order in which a grade runs them: what needs the least history first, what ends the
+live worker last.
 """
 
 from collections.abc import Callable
@@ -34,8 +35,8 @@ PROBES: dict[str, tuple[str, Callable[[Subject], Outcome]]] = {
         phase_blindness,
         late_work,
         call_count,
-        fresh_process,
         global_state,
+        fresh_process,
     )
 }
 """Name → what it proves, and the experiment."""

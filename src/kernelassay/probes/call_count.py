@@ -25,11 +25,13 @@ def run(subject: Subject) -> Outcome:
     for start in range(0, calls, BATCH):
         drawn = [subject.draw(f"call_count/{n}") for n in range(start, min(start + BATCH, calls))]
         made = batch.round([tensors.inputs for _, tensors in drawn], same_objects=True)
-        for number, ((case, tensors), call) in enumerate(zip(drawn, made.calls, strict=True), start + 1):
-            checked = subject.check(case, tensors, call)
+        calls_made = [(*one, call) for one, call in zip(drawn, made.calls, strict=True)]
+        for number, one in enumerate(calls_made, start + 1):
+            checked = subject.check(*one)
             if not checked.faults:
                 earlier.append((f"call {number}", checked.actual))
                 continue
-            outcome = subject.explain("probe.call_count", f"call {number} of a row", checked, earlier)
+            later = calls_made[number - start :]
+            outcome = subject.explain("probe.call_count", f"call {number} of a row", checked, earlier, later=later)
             return replace(outcome, measured=measured)
     return replace(PASSED, measured=measured)

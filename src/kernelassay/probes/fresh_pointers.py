@@ -19,10 +19,12 @@ def run(subject: Subject) -> Outcome:
         for turn in range(SETS):
             order = [drawn[(number + turn) % SETS] for number in range(SETS)]
             made = batch.round([tensors.inputs for _, tensors in order])
-            for number, ((case, tensors), call) in enumerate(zip(order, made.calls, strict=True)):
-                checked = subject.check(case, tensors, call)
+            calls = [(*one, call) for one, call in zip(order, made.calls, strict=True)]
+            for number, one in enumerate(calls):
+                checked = subject.check(*one)
                 if not checked.faults:
                     earlier.append((f"the input that lay at address {number} before", checked.actual))
                     continue
-                return subject.explain("probe.fresh_pointers", "contents moved between addresses", checked, earlier)
+                what = "contents moved between addresses"
+                return subject.explain("probe.fresh_pointers", what, checked, earlier, later=calls[number + 1 :])
     return PASSED

@@ -291,6 +291,11 @@ class Session:
             self._ending = self.process.close()
         return self._ending
 
+    @property
+    def ended(self) -> bool:
+        """Whether the worker is gone."""
+        return self._ending is not None
+
     def log(self) -> bytes:
         """What the process printed, capped."""
         return self.process.log()
