@@ -27,7 +27,7 @@ POLL_S = 0.2
 """How often a wait looks whether the process still lives: a surviving child may hold the channel open."""
 START_S = 60.0
 """Interpreter and torch, on a cold page cache."""
-END_S = 2.0
+END_S = 5.0
 """From the end of the channel to the end of the process; a core's memory takes a while to be given back."""
 CANARY_BYTES = 64
 """Bytes 1…64 that a fresh worker holds, to learn whether its memory can be read."""

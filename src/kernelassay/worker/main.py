@@ -22,8 +22,8 @@ from .slab import Slab
 
 CLEAN = "clean"
 """Entry kind of a worker without a submission; the judge measures a round's fixed cost with it."""
-MAX_TEXT = 16_000
-"""Characters of one error text; a packet holds several of them."""
+MAX_NAME, MAX_MESSAGE, MAX_TRACEBACK = 200, 1_000, 8_000
+"""Characters of an exception's texts; a character may take 12 bytes in a packet, and all of them fit one."""
 
 MAX_DISTINCT = 4
 """Distinct descriptions that one reply holds; an honest submission has one."""
@@ -75,9 +75,9 @@ class Worker:
             return {
                 "id": request_id,
                 "ok": False,
-                "type": type(error).__name__,
-                "message": str(error)[:MAX_TEXT],
-                "traceback": text[-MAX_TEXT:],
+                "type": type(error).__name__[:MAX_NAME],
+                "message": str(error)[:MAX_MESSAGE],
+                "traceback": text[-MAX_TRACEBACK:],
             }
 
     def load(self, file: str, kind: str | None, library: str | None, **job: Any) -> Reply:

@@ -1,0 +1,1 @@
+"""Submissions that attack the judge, each graded by the real judge in the real jail."""
