@@ -85,6 +85,7 @@ class Machine:
 
     def __init__(self, console: Console, lock_fd: int) -> None:
         self.console = console
+        self.package_lists_fresh = False
         self._lock_fd = lock_fd
 
     def run(self, what: str, *command: str | Path, guarded: bool = True) -> None:
@@ -226,7 +227,9 @@ def install_packages(machine: Machine, prefix: list[str], *packages: str) -> Non
     """
     apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300", "-y"]
     machine.console.line(f"      apt-get install {' '.join(packages)}")
-    machine.run("apt-get update", *apt, "update", guarded=False)
+    if not machine.package_lists_fresh:
+        machine.run("apt-get update", *apt, "update", guarded=False)
+        machine.package_lists_fresh = True
     machine.run("apt-get install", *apt, "install", "--no-install-recommends", *packages, guarded=False)
     machine.console.did.append(f"installed {', '.join(packages)} with apt-get")
 
