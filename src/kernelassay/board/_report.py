@@ -67,7 +67,7 @@ def _page(template: str, **data: Any) -> str:
 def _environment_rows(grade: Grade) -> tuple[tuple[str, str], ...]:
     found = grade.environment
     device = grade.device
-    cores = "" if device.cores is None else f", {device.cores} cores usable"
+    cores = "" if device.cores is None else f", {device.cores} for the submission"
     return (
         ("device", f"{device.name}: {device.model}{cores}"),
         ("device fingerprint", device.fingerprint),

@@ -5,7 +5,7 @@ knows one device, `cpu`.
 """
 
 from kernelassay.devices._ceilings import CeilingsError, ceilings
-from kernelassay.devices._cpu import MachineFacts, cpu_device, machine_facts
+from kernelassay.devices._cpu import MachineFacts, cpu_device, device_cpus, machine_facts
 from kernelassay.devices._detect import DeviceError, detect, device_names
 from kernelassay.devices._environment import environment
 from kernelassay.devices._toolchain import Compiler, Toolchain, toolchain
@@ -19,6 +19,7 @@ __all__ = [
     "ceilings",
     "cpu_device",
     "detect",
+    "device_cpus",
     "device_names",
     "environment",
     "machine_facts",

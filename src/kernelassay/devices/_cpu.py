@@ -94,7 +94,13 @@ def machine_facts(proc: Path = Path("/proc"), system: Path = Path("/sys/devices/
     )
 
 
+def device_cpus() -> tuple[int, frozenset[int]]:
+    """The judge's own core, and the cores that are the device: all others, or the same one where there is no other."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[0], frozenset(cpus[1:] or cpus)
+
+
 def cpu_device() -> Device:
     """The CPU of this machine as a record."""
     facts = machine_facts()
-    return Device(name="cpu", kind="cpu", model=facts.model, fingerprint=facts.fingerprint, cores=facts.usable)
+    return Device(name="cpu", kind="cpu", model=facts.model, fingerprint=facts.fingerprint, cores=len(device_cpus()[1]))

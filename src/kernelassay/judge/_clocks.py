@@ -47,12 +47,6 @@ Open = Callable[[Job], AbstractContextManager[Session]]
 Nulls = dict[str, list[tuple[int, float]]]
 
 
-def device_cpus() -> tuple[int, frozenset[int]]:
-    """The judge's own core, and the cores that are the device: all others, or the same one where there is no other."""
-    cpus = sorted(os.sched_getaffinity(0))
-    return cpus[0], frozenset(cpus[1:] or cpus)
-
-
 @contextmanager
 def pinned(cpu: int) -> Iterator[None]:
     """Run this process on one core, with one thread, for a while."""
@@ -76,6 +70,8 @@ class Clocks:
     """Those of the tier; fewer in a replay."""
     secret: bytes
     device: Device
+    cpus: frozenset[int]
+    """Cores that the device is."""
     home: Path
     mode: Mode
     progress: Progress
@@ -84,7 +80,7 @@ class Clocks:
     displace: Displacer = field(init=False)
 
     def __post_init__(self) -> None:
-        peaks = cpu_peaks(ceilings(self.device, self.home, cpus=device_cpus()[1]))
+        peaks = cpu_peaks(ceilings(self.device, self.home, cpus=self.cpus))
         self.floors = {s.key: floor(work(self.loaded.problem.cost, s), peaks) for s in self.shapes}
         self.plans = {s.key: self._plan(s, peaks.cache_bytes) for s in self.shapes}
         self.displace = Displacer(max(plan.flush_bytes for plan in self.plans.values()))

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import detect, environment
+from kernelassay.devices import detect, device_cpus, environment
 from kernelassay.judge._build import build
-from kernelassay.judge._clocks import device_cpus
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem
-from kernelassay.judge._clocks import Clocks, device_cpus, pinned
+from kernelassay.devices import device_cpus
+from kernelassay.judge._clocks import Clocks, pinned
 from kernelassay.judge._plan import derive
 from kernelassay.judge._request import Progress
 from kernelassay.probes import PROBES, Evidence, Outcome, Subject, result_of
@@ -142,9 +143,18 @@ class Trust:
             kernelassay.session.Trouble: a call did not return.
         """
         self.current = TIMED
-        with pinned(device_cpus()[0]):
+        judge_cpu, cpus = device_cpus()
+        with pinned(judge_cpu):
             clocks = Clocks(
-                self.loaded, self.tier, self.shapes, self.secret, self.device, self.home, self.mode, self.progress
+                loaded=self.loaded,
+                tier=self.tier,
+                shapes=self.shapes,
+                secret=self.secret,
+                device=self.device,
+                cpus=cpus,
+                home=self.home,
+                mode=self.mode,
+                progress=self.progress,
             )
             nulls = clocks.nulls(self.open, self.job)
             runs: dict[str, list[ProcessRun]] = {s.key: [] for s in self.shapes}
