@@ -1,0 +1,5 @@
+"""Selection by buckets."""
+
+from fastselect.select import Selector
+
+__all__ = ["Selector"]
