@@ -143,7 +143,7 @@ class Arena:
         assert not list((self.home / "grades").glob(".partial-*"))
         mounts = Path("/proc/self/mountinfo").read_text()
         for jail in self.jails:
-            assert not [f for f in jail._cgroups.folders if os.path.isdir(f)]
+            assert not [f for f in jail._cgroups.folders if Path(f).is_dir()]
             assert jail.scratch.parent.name not in mounts
         names = {jail.scratch.parent.name.encode() for jail in self.jails}
         assert not [pid for pid in processes() if any(name in _told(pid) for name in names)]

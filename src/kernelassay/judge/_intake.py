@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 
 from kernelassay.records import EntryKind, FileEntry, Manifest, Submission
 from kernelassay.session import one_line
@@ -31,6 +31,8 @@ MAX_DEPTH = 16
 MANIFEST = "submission.yaml"
 MAX_MANIFEST_BYTES = 64 << 10
 """A manifest is some ten lines; a YAML parser needs a thousand times the memory of its text."""
+MAX_MANIFEST_DEPTH = 8
+"""A manifest is three deep."""
 IGNORED_FOLDERS = frozenset(
     {"__pycache__", ".git", ".hg", ".svn", ".venv", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints"}
 )
@@ -214,9 +216,7 @@ def _manifest(folder: Path) -> Manifest:
         text = path.read_text(encoding="utf-8")
         if len(text) > MAX_MANIFEST_BYTES:
             raise Refused(f"{MANIFEST} has more than {MAX_MANIFEST_BYTES >> 10} KiB")
-        for event in YAML(typ="safe", pure=True).parse(text):
-            if isinstance(event, AliasEvent):
-                raise Refused(f"{MANIFEST} holds a YAML alias (*{one_line(event.anchor)[:40]}); write the value out")
+        _check_events(text)
         return Manifest.from_plain(YAML(typ="safe", pure=True).load(text))
     except YAMLError as error:
         raise Refused(f"{MANIFEST} is not YAML: {one_line(' '.join(str(error).split()))[:300]}") from error
@@ -224,10 +224,23 @@ def _manifest(folder: Path) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(p) for p in first["loc"]) or "the document"
         raise Refused(f"{MANIFEST}: {one_line(where)[:100]}: {one_line(first['msg'])[:300]}") from error
-    except RecursionError as error:
-        raise Refused(f"{MANIFEST} is nested too deeply") from error
     except (TypeError, ValueError) as error:
         raise Refused(f"{MANIFEST}: {one_line(str(error))[:300]}") from error
+
+
+def _check_events(text: str) -> None:
+    """Refuse what costs a YAML parser more than its text: aliases, which multiply, and depth, which it recurses into.
+
+    Raises:
+        Refused: one of them.
+    """
+    depth = 0
+    for event in YAML(typ="safe", pure=True).parse(text):
+        if isinstance(event, AliasEvent):
+            raise Refused(f"{MANIFEST} holds a YAML alias (*{one_line(event.anchor)[:40]}); write the value out")
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > MAX_MANIFEST_DEPTH:
+            raise Refused(f"{MANIFEST} is nested more than {MAX_MANIFEST_DEPTH} deep")
 
 
 def _check_manifest(manifest: Manifest, files: set[str]) -> None:
