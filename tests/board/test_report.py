@@ -12,7 +12,18 @@ from types import ModuleType
 import pytest
 
 from kernelassay import board
-from kernelassay.records import Case, CaseResult, Environment, Grade, Status, Submission
+from kernelassay.records import (
+    Case,
+    CaseResult,
+    Environment,
+    Grade,
+    Interval,
+    ShapeTiming,
+    Status,
+    Submission,
+    Timing,
+    TimingState,
+)
 
 _VOID = {"meta", "rect", "br", "img", "link", "input", "hr"}
 
@@ -234,3 +245,16 @@ def test_environment_block_is_complete(grades: ModuleType, tmp_path: Path) -> No
     for name in Environment.model_fields:
         value = getattr(grades.environment(), name)
         assert value is None or str(value) in text, name
+
+
+def test_clocks_are_shown_where_there_are_any(grades: ModuleType, tmp_path: Path) -> None:
+    interval = Interval(median_us=20.0, low_us=19.0, high_us=21.5)
+    shapes = tuple(
+        ShapeTiming(shape=shape, state=TimingState.CONFIRMED, inner=interval, outer=interval, time=interval)
+        for shape in grades.SHAPES
+    )
+    record = grades.grade(timing=Timing(state=TimingState.CONFIRMED, shapes=shapes), score=0.25)
+    text = Page(render(grades, tmp_path, record)).text
+    assert "Score 0.25" in text and "No score." not in text
+    assert text.count("20 µs (19 µs – 21.5 µs)") == 3 * len(grades.SHAPES)
+    assert "Clocks by shape" not in render(grades, tmp_path / "none", grades.grade())

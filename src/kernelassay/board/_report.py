@@ -112,6 +112,7 @@ def render_report(grade: Grade, folder: Path) -> str:
         grid=view.grid(grade),
         failing=view.case_rows(grade, passing=False),
         passing=view.case_rows(grade, passing=True),
+        clocks=view.clock_rows(grade),
         times=view.times(grade),
         findings=[(f, FORCES[f.force], view.place_words(f), view.source_link(f, files)) for f in grade.findings],
         sources=view.sources(grade, folder),

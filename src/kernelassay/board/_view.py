@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from kernelassay.board._text import block, one_line, quoted
 from kernelassay.board._words import STATUSES, Word, duration, size
-from kernelassay.records import CaseResult, FileEntry, Finding, Grade, Status
+from kernelassay.records import CaseResult, FileEntry, Finding, Grade, Interval, Status
 
 _SHOWN_BYTES = 256 << 10
 """Of one source file: a page stays small enough for a phone."""
@@ -19,6 +19,7 @@ _FOLD_LINES = 60
 """Longer sources are folded; about one screen."""
 _LOG_BYTES = 16 << 10
 """The end of the log, where the error stands."""
+_DASH = "–"
 _NOT_RUN = Word("·", "not run", "neutral", "The grade ended before this case.")
 
 
@@ -69,6 +70,21 @@ class TimeBar:
     low: float
     median: float
     high: float
+
+
+@dataclass(frozen=True)
+class ClockRow:
+    """The clocks of one shape, in words; a dash where nothing is known."""
+
+    shape: str
+    state: str
+    time: str
+    inner: str
+    outer: str
+    floor: str
+    score: str
+    why: str
+    """Reason and labels."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +182,31 @@ def times(grade: Grade) -> tuple[TimeBar, ...]:
         )
         for shape, low, median, high in found
     )
+
+
+def clock_rows(grade: Grade) -> tuple[ClockRow, ...]:
+    """What the two clocks say per shape; empty where no shape was timed."""
+    if not any(shape.inner or shape.outer for shape in grade.timing.shapes):
+        return ()
+    return tuple(
+        ClockRow(
+            shape=one_line(shape.shape),
+            state=shape.state.value,
+            time=_interval(shape.time),
+            inner=_interval(shape.inner),
+            outer=_interval(shape.outer),
+            floor=_DASH if shape.floor is None or shape.floor.floor_us is None else duration(shape.floor.floor_us),
+            score=_DASH if shape.score is None else f"{shape.score.value:.3g}",
+            why=one_line("; ".join(part for part in (shape.reason, ", ".join(shape.labels)) if part)),
+        )
+        for shape in grade.timing.shapes
+    )
+
+
+def _interval(value: Interval | None) -> str:
+    if value is None:
+        return _DASH
+    return f"{duration(value.median_us)} ({duration(value.low_us)} – {duration(value.high_us)})"
 
 
 def _inside(folder: Path, name: str) -> Path | None:

@@ -124,9 +124,10 @@ def _log(grade: Grade, folder: Path) -> Iterable[RenderableType]:
 def _facts(grade: Grade, folder: Path, report: Path | None) -> Text:
     from kernelassay.board import cases_words, isolation_words, one_line, timing_words
 
+    score = "no score" if grade.score is None else f"score {grade.score:.3g}"
     rows = [
         ("cases", cases_words(grade)),
-        ("time", f"{one_line(timing_words(grade.timing))}; no score" if grade.score is None else f"{grade.score:.3g}"),
+        ("time", f"{one_line(timing_words(grade.timing))}; {score}"),
         ("isolation", isolation_words(grade.isolation)),
     ]
     if grade.isolation is not None:
