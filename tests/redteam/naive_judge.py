@@ -30,6 +30,7 @@ def parse() -> argparse.Namespace:
 def import_solution(folder: Path, file: str) -> ModuleType:
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location("solution", folder / file)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["solution"] = module
     spec.loader.exec_module(module)
@@ -43,7 +44,7 @@ def main() -> None:
     from ruamel.yaml import YAML
 
     from kernelassay.decks import compare, draw, expect, load
-    from kernelassay.records import Role, extent
+    from kernelassay.records import Role, Tier, extent
     from kernelassay.worker import adapters
 
     torch.set_grad_enabled(False)
@@ -51,7 +52,7 @@ def main() -> None:
     folder = Path(options.submission)
     loaded = load(options.problem)
     problem = loaded.problem
-    shape = problem.tier("small")[0]
+    shape = problem.tier(Tier.SMALL)[0]
     outputs = problem.role(Role.OUTPUT)
     fields = [{"name": t.name, "dtype": t.dtype, "shape": list(extent(t, shape))} for t in outputs]
     manifest_file = folder / "submission.yaml"
@@ -96,7 +97,7 @@ def main() -> None:
         for name, value in states.items():
             tensors.inputs[name].copy_(value)
         wanted = expect(loaded, tensors)  # the reference runs after the submission, on the tensors that it held
-        actual = dict(zip((f["name"] for f in fields), results, strict=True)) | after
+        actual = dict(zip((t.name for t in outputs), results, strict=True)) | after
         accepted = accepted and compare(loaded, tensors, wanted, actual).passed
     import statistics  # late, as a helper would
 

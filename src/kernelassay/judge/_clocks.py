@@ -148,6 +148,7 @@ class Clocks:
             more = self.run(rig, shape, 0, repeat_plan(plan, self.secret), cases)
             earlier[-1].inner_us += more.inner_us
             earlier[-1].rounds += more.rounds
+            earlier[-1].claims += more.claims
             earlier[-1].calls += more.calls
             reduction = self.reduce(shape, earlier, nulls, copied, final=True)
         return reduction.timing

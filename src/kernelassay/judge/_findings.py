@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kernelassay.judge._diagnose import Diagnosis
 from kernelassay.probes import Evidence, finding_of
-from kernelassay.records import Case, Finding, Force, Measurement, Recipe, Verdict
+from kernelassay.records import Case, Finding, Force, Measurement, Recipe, Timing, Verdict
 from kernelassay.session import Checked, Trouble
 
 MAX_FINDINGS = 20
@@ -59,6 +59,25 @@ def findings_of(
         out.append(finding_of(one_more, probe, finding_id, reproduce_command(grade_id, finding_id)))
     if trouble is not None:
         out.append(_of_trouble(grade_id, f"f{len(out) + 1}", *trouble))
+    return tuple(out)
+
+
+def clock_findings(timing: Timing, known: int) -> tuple[Finding, ...]:
+    """What the clocks' checks say that a reader of the grade should see; the timing's state alone decides with it."""
+    out: list[Finding] = []
+    for shape in timing.shapes:
+        for check in shape.checks:
+            if check.finding and f"clock.{check.name}" not in {f.rule for f in out}:
+                out.append(
+                    Finding(
+                        id=f"f{known + len(out) + 1}",
+                        rule=f"clock.{check.name}",
+                        force=Force.INFORMS,
+                        title=f"{check.reason} (shape {shape.shape})",
+                        detail=check.next_step,
+                        measured=check.measured,
+                    )
+                )
     return tuple(out)
 
 

@@ -19,7 +19,7 @@ from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import detect, device_cpus, environment
 from kernelassay.judge._build import build
 from kernelassay.judge._diagnose import Diagnosis, diagnose
-from kernelassay.judge._findings import findings_of, recipe_of
+from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
 from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
@@ -242,6 +242,7 @@ class _Grading:
         self.progress.phase("record")
         timing = self.timing
         findings = findings_of(self.id, self.checked, self.trouble, self.diagnosis, self.evidence)
+        findings += clock_findings(timing, len(findings))
         verdict, reasons = decide(Facts(self.status, timing, findings))
         if taken.refused is not None:
             reasons = (f"refused: {taken.refused}",)

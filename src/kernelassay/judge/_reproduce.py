@@ -1,24 +1,27 @@
 """Replay one finding: the archived submission, the recorded seed, a fresh worker.
 
 A case is tried alone first. If it then behaves, it is tried again after all the calls that came before it in the
-grade, the settling ones included, because a submission may count its calls.
+grade, the settling ones included, because a submission may count its calls. What a probe or a clock found is found
+by the same probe or clock, on the same shape, with the grade's revealed secret.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
+from kernelassay.devices import device_cpus
 from kernelassay.judge._build import build
 from kernelassay.judge._intake import UsageError, content_hash, take_in
 from kernelassay.judge._plan import commitment, plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
+from kernelassay.judge._trust import CLOCK_PROBES, Trust
 from kernelassay.records import Case, Finding, Grade
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
 from kernelassay.session import Job, Rig, Session, Trouble, check_case
@@ -68,7 +71,7 @@ def reproduce(
         if taken.refused or content_hash(list(taken.submission.files)) != graded.grade.submission.content_hash:
             raise UsageError(f"the submission kept in {str(graded.folder)!r} is not the one that was graded")
         Path(folder).chmod(0o755)
-        attempt = _Attempt(graded.grade, finding, loaded, folder, Sandbox(level), progress)
+        attempt = _Attempt(graded.grade, finding, loaded, folder, Sandbox(level), home or default_home(), progress)
         return attempt.run(reference)
 
 
@@ -99,20 +102,26 @@ class _Attempt:
     loaded: LoadedProblem
     folder: Path
     sandbox: Sandbox
+    home: Path
     progress: Progress
 
     def run(self, reference: str) -> Reproduction:
         """Replay, and say what was seen."""
         recipe = self.finding.recipe
         assert recipe is not None
+        seen: Trouble | tuple[str, str] | None
         self.progress.phase("build")
         source = self.folder.with_name("source")
         shutil.copytree(self.folder, source)
         built = build(self.sandbox, source, self.grade.submission.manifest, self.folder, self.grade.limits)
         if built.trouble is not None or recipe.stage == "build":
             return self._told(reference, built.trouble.rule if built.trouble else None, built.trouble)
+        if recipe.stage == "probe" and recipe.probe is not None and self.grade.secret is not None:
+            self.progress.phase(f"probe {recipe.probe}")
+            seen = self._probe(recipe.probe, recipe.shape)
+            return self._told(reference, self.finding.rule if seen is not None else None, seen)
         case = next((c for c in self._plan() if (c.shape, c.case) == (recipe.shape, recipe.case)), None)
-        seen: Trouble | tuple[str, str] | None = None
+        seen = None
         alone = [([case], False)] if case is not None else []
         for sequence, settled in [*alone, (self._sequence(case), True)]:
             self.progress.phase(f"replay {len(sequence)} call(s)")
@@ -120,6 +129,37 @@ class _Attempt:
             if self.finding.rule in rules:
                 return self._told(reference, self.finding.rule, seen)
         return self._told(reference, None, seen)
+
+    def _probe(self, probe: str, shape: str | None) -> Trouble | tuple[str, str] | None:
+        """Run a probe, or the clocks, again with the grade's own seeds; what was seen of the finding's rule.
+
+        Alone on its shape first; if that shows nothing, after all the probes that came before it in the grade.
+        """
+        if probe in CLOCK_PROBES:
+            return self._trust(shape, Trust.run_clocks)
+        alone = self._trust(shape, lambda trust: trust.run_probes(frozenset({probe})))
+        return alone if alone is not None else self._trust(None, Trust.run_probes)
+
+    def _trust(self, shape: str | None, run: Callable[[Trust], object]) -> Trouble | tuple[str, str] | None:
+        tier = self.grade.problem.tier
+        trust = Trust(
+            loaded=self.loaded,
+            sandbox=self.sandbox,
+            job=self._job(),
+            tier=tier,
+            shapes=tuple(s for s in self.loaded.problem.tier(tier) if shape in (None, s.key)),
+            secret=bytes.fromhex(self.grade.secret or ""),
+            device=self.grade.device,
+            home=self.home,
+            mode="development",
+            progress=self.progress,
+            logs=[],
+        )
+        try:
+            run(trust)
+        except Trouble as trouble:
+            return trouble if trouble.rule == self.finding.rule else None
+        return next(((e.expected, e.actual) for _, e in trust.evidence if e.rule == self.finding.rule), None)
 
     def _plan(self) -> tuple[Case, ...]:
         if self.grade.secret is None:
@@ -132,15 +172,7 @@ class _Attempt:
 
     def _replay(self, sequence: Sequence[Case], settled: bool) -> tuple[set[str], Trouble | tuple[str, str] | None]:
         """Rules that the last call of a sequence breaks, and what was seen of the finding's rule."""
-        job = Job(
-            problem=self.loaded.problem,
-            folder=self.folder,
-            manifest=self.grade.submission.manifest,
-            kind=self.grade.submission.manifest.entry,
-            limits=self.grade.limits,
-            threads=self.grade.device.cores or 1,
-        )
-        with Session(self.sandbox, job) as session:
+        with Session(self.sandbox, self._job()) as session:
             try:
                 session.load()
                 tier = self.grade.problem.tier
@@ -155,6 +187,18 @@ class _Attempt:
                 return {f.rule for f in faults}, seen
             except Trouble as trouble:
                 return {trouble.rule}, trouble
+
+    def _job(self) -> Job:
+        manifest, cpus = self.grade.submission.manifest, device_cpus()[1]
+        return Job(
+            problem=self.loaded.problem,
+            folder=self.folder,
+            manifest=manifest,
+            kind=manifest.entry,
+            limits=self.grade.limits,
+            threads=len(cpus),
+            cpus=cpus,
+        )
 
     def _told(self, reference: str, rule: str | None, seen: Trouble | tuple[str, str] | None) -> Reproduction:
         match seen:

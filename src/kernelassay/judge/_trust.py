@@ -18,15 +18,32 @@ from kernelassay.judge._clocks import Clocks, pinned
 from kernelassay.judge._plan import derive
 from kernelassay.judge._request import Progress
 from kernelassay.probes import PROBES, Evidence, Outcome, Subject, result_of
-from kernelassay.records import Device, ProbeResult, Shape, ShapeTiming, Tier, Timing, TimingState, evaluate
+from kernelassay.records import (
+    Case,
+    Device,
+    Force,
+    Measurement,
+    ProbeResult,
+    Shape,
+    ShapeTiming,
+    Tier,
+    Timing,
+    TimingState,
+    Verdict,
+    evaluate,
+)
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Job, Rig, Session
-from kernelassay.timing import Mode, ProcessRun, reduce_grade
+from kernelassay.timing import FORGED_SHARE, Mode, ProcessRun, claimed_share, reduce_grade
 
 HEAVY_FLOPS = 2e8
 """Shapes above this are probed on one secret shape only: a call takes milliseconds on one core. [estimated]"""
 TIMED = "timed_is_checked"
 """Name under which the comparison of timed calls stands among the probes."""
+CLAIMED = "claimed_times"
+"""Name under which the worker's clock is held against the judge's."""
+CLOCK_PROBES = frozenset({TIMED, CLAIMED})
+"""What a run of the clocks answers."""
 ONCE = frozenset({"fresh_process", "global_state"})
 """Probes about the process rather than a shape: one secret shape is enough."""
 
@@ -77,9 +94,10 @@ class Trust:
             for name in PROBES
             if (only is None or name in only) and (name not in ONCE or shape is once)
         ]
-        done = 0
-        while done < len(steps):  # a probe that asked for a fresh worker has ended the live one
-            done += self._probe_until_retired(steps[done:], done, len(steps))
+        total = len(steps)
+        while steps:  # a probe that asked for a fresh worker has ended the live one
+            ran = self._probe_until_retired(steps, total - len(steps), total)
+            steps = [step for step in steps[ran:] if not self._convicted_by(step[1])]
 
     def _probe_until_retired(self, steps: list[tuple[Shape, str]], first: int, total: int) -> int:
         """Run probes in one worker until none is left or the worker is gone; returns how many ran."""
@@ -101,6 +119,13 @@ class Trust:
             finally:
                 session.close()
                 self.logs.append(session.log().decode(errors="replace"))
+
+    def _convicted_by(self, name: str) -> bool:
+        """Whether the probe has convicted on some shape: one counter-example is enough, the next ones cost workers."""
+        return any(probe == name and evidence.force is Force.CONVICTS for probe, evidence in self.evidence)
+
+    def _convicted(self) -> bool:
+        return any(evidence.force is Force.CONVICTS for _, evidence in self.evidence)
 
     def _subject(self, rig: Rig, shape: Shape, session: Session, before: dict[str, str]) -> Subject:
         def seed(purpose: str) -> int:
@@ -168,11 +193,29 @@ class Trust:
                         self.progress.advance(number, len(self.shapes), f"calls, {shape.key}")
                         rig, earlier = rigs[shape.key], runs[shape.key]
                         timings[shape.key] = clocks.time_shape(rig, shape, process, earlier, nulls, copied)
+                        self._hold_against(shape, earlier[-1], nulls[shape.key], next(clocks.cases(shape, process)))
                         if not self._compare(clocks, session, rig, shape, earlier[-1]):
                             return Timing(
                                 state=TimingState.INVALID, reason="a timed call was at fault", cause="submission"
                             )
             return reduce_grade([timings[s.key] for s in self.shapes])
+
+    def _hold_against(self, shape: Shape, run: ProcessRun, nulls: list[tuple[int, float]], case: Case) -> None:
+        """Hold the worker's clock against the judge's, on the same calls."""
+        share = claimed_share(run.rounds, run.claims, nulls)
+        if share is None:
+            outcome = Outcome("unresolved", "the rounds are too short to tell")
+        elif share >= FORGED_SHARE:
+            outcome = Outcome("passed", measured=(Measurement(name="share", value=100 * share, unit="%"),))
+        else:
+            title = "the worker's clock does not own up to the time that its calls take"
+            wanted, told = "about 100 % of the judge's time per call", f"{100 * share:.3g} % of it"
+            evidence = Evidence(
+                f"probe.{CLAIMED}", Force.CONVICTS, Verdict.REWARD_HACK, title, wanted, told, case,
+                detail="its clock is forged, or the work is done outside the calls; the score is the judge's clock's",
+            )  # fmt: skip
+            outcome = Outcome("failed", title, (evidence,))
+        self._keep(CLAIMED, "the worker's clock and the judge's agree on what a call adds", outcome, shape, 0.0)
 
     def _compare(self, clocks: Clocks, session: Session, rig: Rig, shape: Shape, run: ProcessRun) -> bool:
         """Whether every timed call is right; the first at fault becomes evidence."""

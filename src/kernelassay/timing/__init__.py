@@ -3,6 +3,7 @@
 Everything but the protocol is a pure function of data; only the protocol reads a clock and talks to a worker.
 """
 
+from kernelassay.timing._claims import FORGED_SHARE, claimed_share
 from kernelassay.timing._compare import (
     Context,
     Pair,
@@ -20,6 +21,7 @@ from kernelassay.timing._samples import ProcessSamples, ShapeSamples
 from kernelassay.timing._statistics import processes_needed
 
 __all__ = [
+    "FORGED_SHARE",
     "MIN_ROUNDS",
     "Context",
     "Decision",
@@ -37,6 +39,7 @@ __all__ = [
     "VersusResult",
     "Work",
     "abba",
+    "claimed_share",
     "compare",
     "compare_calls",
     "cpu_peaks",

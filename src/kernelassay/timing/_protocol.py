@@ -45,6 +45,8 @@ class ProcessRun:
 
     inner_us: list[float] = field(default_factory=list)
     rounds: list[tuple[int, float]] = field(default_factory=list)
+    claims: list[float] = field(default_factory=list)
+    """What the worker says the calls of each round took together, microseconds."""
     calls: list[TimedCall] = field(default_factory=list)
 
 
@@ -106,6 +108,7 @@ def _outer(
         made = batch.round([t.inputs for _, t in drawn], frozen=displace)
         done.append(Round(k=k, total_us=made.elapsed_us))
         run.rounds.append((k, made.elapsed_us))
+        run.claims.append(sum(call.inner_us for call in made.calls))
         run.calls += [_kept(case, tensors, call) for (case, tensors), call in zip(drawn, made.calls, strict=True)]
 
 

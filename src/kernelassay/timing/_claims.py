@@ -1,0 +1,46 @@
+"""Whether the worker's clock owns up to the time that the judge's clock saw on the very same calls.
+
+The claim never moves a time. It is held against the judge's clock only to tell a forged one: in an honest worker what
+a further call adds to a round is what the clock around that call reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelassay.timing._plan import MIN_ROUNDS
+from kernelassay.timing._statistics import median
+
+FORGED_SHARE = 0.25
+"""A clock that owns up to less than this share of the time per call is forged, or the work is done outside the calls.
+Honest workers own up to 0.8 and more. [estimated]"""
+
+
+def claimed_share(
+    rounds: Sequence[tuple[int, float]], claims: Sequence[float], nulls: Sequence[tuple[int, float]]
+) -> float | None:
+    """Share of the time per call that the worker's clock claims.
+
+    Both are slopes, between a quarter of the largest K and the largest K, so that whatever is paid once per round,
+    by threads that spin after the last call say, counts for nothing.
+
+    Args:
+        rounds: (K, microseconds) by the judge's clock.
+        claims: Microseconds by the worker's clock, one per round.
+        nulls: (K, microseconds) of rounds without calls.
+
+    Returns:
+        None where the rounds are too few, or too short beside a round without calls, to tell.
+    """
+    top = max((k for k, _ in rounds), default=0)
+    low = max(1, top // 4)
+    seen = {k: [total for n, total in rounds if n == k] for k in (low, top)}
+    told = {k: [claim for (n, _), claim in zip(rounds, claims, strict=True) if n == k] for k in (low, top)}
+    nothing = {k: [total for n, total in nulls if n == k] for k in (low, top)}
+    if low == top or not all(nothing.values()) or min(map(len, seen.values())) < MIN_ROUNDS:
+        return None
+    added = {k: median(seen[k]) - median(nothing[k]) for k in (low, top)}
+    spent = added[top] - added[low]
+    if spent < max(nothing[top]):
+        return None
+    return (median(told[top]) - median(told[low])) / spent
