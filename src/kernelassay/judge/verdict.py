@@ -61,6 +61,11 @@ POLICY: tuple[Row, ...] = (
     ),
     _charge(Verdict.INCORRECT),
     _charge(Verdict.RUBRIC_LEAK),
+    Row(
+        lambda f: f.timing.state is TimingState.INVALID and f.timing.cause == "device",
+        Verdict.INFRA,
+        lambda f: [f"timing invalid: {f.timing.reason}"],
+    ),
     Row(lambda f: bool(f.nominated()), Verdict.NEEDS_REVIEW, lambda f: _titles(f.nominated())),
     _timing(TimingState.IMPOSSIBLE, Verdict.NEEDS_REVIEW),
     _timing(TimingState.AMBIGUOUS, Verdict.NEEDS_REVIEW),
