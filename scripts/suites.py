@@ -45,10 +45,12 @@ class Suite:
 SUITES = (
     Suite("style", ("project/test_style.py",), fast_s=120, all_s=180),
     Suite("project", ("project",), fast_s=60, all_s=600),
+    Suite("records", ("records",), fast_s=20, all_s=40),
     Suite("decks", ("decks",), fast_s=90, all_s=300),
     Suite("devices", ("devices",), fast_s=30, all_s=60),
     Suite("sandbox", ("sandbox",), fast_s=120, all_s=400),
     Suite("timing", ("timing",), fast_s=60, all_s=180),
+    Suite("judge", ("judge",), fast_s=90, all_s=300),
     Suite("board", ("board",), fast_s=30, all_s=60),
     Suite("cli", ("cli",), fast_s=60, all_s=180),
     Suite("examples", ("examples",), fast_s=60, all_s=180),
