@@ -127,7 +127,7 @@ def _facts(grade: Grade, folder: Path, report: Path | None) -> Text:
     score = "no score" if grade.score is None else f"score {grade.score:.3g}"
     rows = [
         ("cases", cases_words(grade)),
-        ("time", f"{one_line(timing_words(grade.timing))}; {score}"),
+        ("time", f"{one_line(timing_words(grade.timing), 120)}; {score}"),
         ("isolation", isolation_words(grade.isolation)),
     ]
     if grade.isolation is not None:
