@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,8 +26,8 @@ class Measurement(Record):
     """One measured value with its unit; text for what is not a number."""
 
     name: str
-    value: float | int | bool | str
-    """Finite when it is a float."""
+    value: Annotated[float, Field(allow_inf_nan=False)] | int | bool | str
+    """Finite when it is a float: JSON has no word for the others."""
     unit: str = ""
 
 

@@ -14,6 +14,20 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 Number = int | float
+MAX_CHARACTERS = 300
+"""The longest formula of a deck has about a hundred; the parser recurses into nested ones."""
+MAX_EXPONENT, MAX_BASE = 64, 1 << 32
+"""`2**k` and squares are arithmetic; a tower of powers would take longer than any grade."""
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if abs(exponent) > MAX_EXPONENT or abs(base) > MAX_BASE:
+        raise ValueError(f"formula raises {base} to the power of {exponent}; at most {MAX_BASE} to {MAX_EXPONENT}")
+    value: Number = base**exponent
+    if isinstance(value, complex):
+        raise ValueError(f"formula raises {base} to the power of {exponent}, which is no real number")
+    return value
+
 
 _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
@@ -22,7 +36,7 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
 }
 
 
@@ -45,6 +59,8 @@ def _walk(node: ast.expr, values: Mapping[str, Number] | None) -> Number:
 
 
 def _parse(text: str) -> ast.expr:
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"a formula of {len(text)} characters; at most {MAX_CHARACTERS}")
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
@@ -56,6 +72,8 @@ def _check(text: str) -> str:
         _walk(_parse(text), None)
     except ZeroDivisionError:  # all names are 1 here, so `k/(n-1)` is fine
         pass
+    except OverflowError as error:
+        raise ValueError(f"formula is too large: {text!r}") from error
     return text
 
 
