@@ -22,6 +22,7 @@ TRIES = 20
 def run(subject: Subject) -> Outcome:
     """Call on A, change one element in place at a secret index, call again."""
     case, tensors = subject.draw("one_element")
+    subject.rig.set_weights(tensors.weights)
     before = subject.check(case, tensors, subject.rig.call(tensors.inputs, same_objects=True))
     if before.faults:
         return wrong_anyway(before)
