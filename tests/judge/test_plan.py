@@ -11,7 +11,6 @@ import pytest
 
 from kernelassay.decks import load
 from kernelassay.judge import GradeRequest, grade
-from kernelassay.judge import _pipeline as pipeline
 from kernelassay.judge._plan import commitment, derive, plan_cases
 from kernelassay.records import Tier
 from kernelassay.worker import wire
@@ -60,7 +59,7 @@ def test_the_secret_is_drawn_late_and_stays_here(arena: Arena, monkeypatch: pyte
         return real_random(size)
 
     monkeypatch.setattr(wire, "send", send)
-    monkeypatch.setattr(pipeline.os, "urandom", drawn)
+    monkeypatch.setattr(os, "urandom", drawn)
     path = arena.submission({"solution.py": HONEST})
     request = GradeRequest(path, "ops/topk", home=arena.home, probes=frozenset(), clocks=False)
     record = grade(request).grade

@@ -139,7 +139,7 @@ def test_exit_codes() -> None:
         "infra": 5,
     }
     assert set(EXIT_CODES) == set(Verdict)
-    assert ExitCode.USAGE == 2
+    assert int(ExitCode.USAGE) == 2
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {

@@ -119,12 +119,18 @@ def load_grade(reference: str, home: Path) -> Graded:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
 
 
+def _holds_grade(folder: Path) -> bool:
+    try:
+        return (folder / GRADE_FILE).is_file()
+    except OSError:  # a name that is too long for a path is an id that nothing has
+        return False
+
+
 def _find(reference: str, home: Path) -> Path:
     path = Path(reference)
-    if path.name == GRADE_FILE and path.is_file():
-        return path.parent
-    if path.is_dir() and (path / GRADE_FILE).is_file():
-        return path
+    for folder in (path.parent, path) if path.name == GRADE_FILE else (path,):
+        if _holds_grade(folder):
+            return folder
     found = sorted(f for f in grades_folder(home).glob("g-*") if f.name.startswith(reference))
     if reference and len(found) == 1:
         return found[0]
