@@ -19,10 +19,12 @@ Honest workers own up to 0.8 and more. [estimated]"""
 def claimed_share(
     rounds: Sequence[tuple[int, float]], claims: Sequence[float], nulls: Sequence[tuple[int, float]]
 ) -> float | None:
-    """Share of the time per call that the worker's clock claims.
+    """Share of the time per call that the worker's clock claims, at most.
 
-    Both are slopes, between a quarter of the largest K and the largest K, so that whatever is paid once per round,
-    by threads that spin after the last call say, counts for nothing.
+    What counts is the time of a round that no call owns up to, by how much it grows between a quarter of the largest K
+    and the largest K: what is paid once per round, by threads that spin after the last call say, cancels. A busy
+    machine only ever adds such time, and a forged clock leaves it in every round, so the least round of the largest K
+    decides: a conviction must not rest on rounds in which somebody else had the core.
 
     Args:
         rounds: (K, microseconds) by the judge's clock.
@@ -34,13 +36,16 @@ def claimed_share(
     """
     top = max((k for k, _ in rounds), default=0)
     low = max(1, top // 4)
-    seen = {k: [total for n, total in rounds if n == k] for k in (low, top)}
     told = {k: [claim for (n, _), claim in zip(rounds, claims, strict=True) if n == k] for k in (low, top)}
     nothing = {k: [total for n, total in nulls if n == k] for k in (low, top)}
-    if low == top or not all(nothing.values()) or min(map(len, seen.values())) < MIN_ROUNDS:
+    if low == top or not all(nothing.values()) or min(map(len, told.values())) < MIN_ROUNDS:
         return None
-    added = {k: median(seen[k]) - median(nothing[k]) for k in (low, top)}
-    spent = added[top] - added[low]
+    unclaimed = {
+        k: [total - claim - median(nothing[k]) for (n, total), claim in zip(rounds, claims, strict=True) if n == k]
+        for k in (low, top)
+    }
+    claimed = median(told[top]) - median(told[low])
+    spent = claimed + max(0.0, min(unclaimed[top]) - median(unclaimed[low]))
     if spent < max(nothing[top]):
         return None
-    return (median(told[top]) - median(told[low])) / spent
+    return claimed / spent
