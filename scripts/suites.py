@@ -55,6 +55,7 @@ SUITES = (
     Suite("cli", ("cli",), fast_s=60, all_s=180),
     Suite("examples", ("examples",), fast_s=60, all_s=180),
     Suite("hostile", ("hostile",), fast_s=120, all_s=900),
+    Suite("redteam", ("redteam",), fast_s=150, all_s=1500),
 )
 
 

@@ -232,7 +232,7 @@ class _Grading:
             convicted = any(e.force is Force.CONVICTS for _, e in trust.evidence)
             if self.request.clocks and not convicted and all(c.result.status is Status.CORRECT for c in self.checked):
                 with self.phase("time"):
-                    self.timing = trust.run_clocks()
+                    self.timing = trust.run_clocks(self.request.timed)
         except Trouble as trouble:
             self.trouble = trouble, Recipe(stage="probe", probe=trust.current)
         finally:

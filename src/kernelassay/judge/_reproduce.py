@@ -136,9 +136,9 @@ class _Attempt:
         Alone on its shape first; if that shows nothing, after all the probes that came before it in the grade.
         """
         if probe in CLOCK_PROBES:
-            return self._trust(shape, Trust.run_clocks)
+            return self._trust(shape, lambda trust: trust.run_clocks())
         alone = self._trust(shape, lambda trust: trust.run_probes(frozenset({probe})))
-        return alone if alone is not None else self._trust(None, Trust.run_probes)
+        return alone if alone is not None else self._trust(None, lambda trust: trust.run_probes())
 
     def _trust(self, shape: str | None, run: Callable[[Trust], object]) -> Trouble | tuple[str, str] | None:
         tier = self.grade.problem.tier

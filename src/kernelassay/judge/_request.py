@@ -36,6 +36,8 @@ class GradeRequest:
     """Names of the probes to run; None: all. Fewer make a grade for development, which lists what ran."""
     clocks: bool = True
     """False: no times and so no score."""
+    timed: frozenset[str] | None = None
+    """Keys of the shapes to time; None: all. Fewer make a grade for development, without a score."""
     limits: Limits = field(default_factory=Limits)
     home: Path = field(default_factory=default_home)
 

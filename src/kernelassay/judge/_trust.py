@@ -161,19 +161,20 @@ class Trust:
         chosen = heavy[derive(self.secret, "heavy shape") % len(heavy)] if heavy else None
         return light + ((chosen,) if chosen else ())
 
-    def run_clocks(self) -> Timing:
-        """Both clocks on every shape, in as many fresh processes as the mode asks for.
+    def run_clocks(self, only: frozenset[str] | None = None) -> Timing:
+        """Both clocks on every shape, or on those in `only`, in as many fresh processes as the mode asks for.
 
         Raises:
             kernelassay.session.Trouble: a call did not return.
         """
         self.current = TIMED
         judge_cpu, cpus = device_cpus()
+        shapes = tuple(s for s in self.shapes if only is None or s.key in only)
         with pinned(judge_cpu):
             clocks = Clocks(
                 loaded=self.loaded,
                 tier=self.tier,
-                shapes=self.shapes,
+                shapes=shapes,
                 secret=self.secret,
                 device=self.device,
                 cpus=cpus,
@@ -182,15 +183,15 @@ class Trust:
                 progress=self.progress,
             )
             nulls = clocks.nulls(self.open, self.job)
-            runs: dict[str, list[ProcessRun]] = {s.key: [] for s in self.shapes}
+            runs: dict[str, list[ProcessRun]] = {s.key: [] for s in shapes}
             timings: dict[str, ShapeTiming] = {}
             copied = False
             for process in range(max(plan.processes for plan in clocks.plans.values())):
                 with self.open() as session:
                     copied = copied or not session.readable
                     rigs = clocks.settle(session)
-                    for number, shape in enumerate(self.shapes):
-                        self.progress.advance(number, len(self.shapes), f"calls, {shape.key}")
+                    for number, shape in enumerate(shapes):
+                        self.progress.advance(number, len(shapes), f"calls, {shape.key}")
                         rig, earlier = rigs[shape.key], runs[shape.key]
                         timings[shape.key] = clocks.time_shape(rig, shape, process, earlier, nulls, copied)
                         if timings[shape.key].state is not TimingState.AMBIGUOUS:  # noise is no evidence
@@ -199,7 +200,8 @@ class Trust:
                             return Timing(
                                 state=TimingState.INVALID, reason="a timed call was at fault", cause="submission"
                             )
-            return reduce_grade([timings[s.key] for s in self.shapes])
+            timing = reduce_grade([timings[s.key] for s in shapes])
+            return timing if len(shapes) == len(self.shapes) else timing.model_copy(update={"score": None})
 
     def _hold_against(self, shape: Shape, run: ProcessRun, nulls: list[tuple[int, float]], case: Case) -> None:
         """Hold the worker's clock against the judge's, on the same calls."""

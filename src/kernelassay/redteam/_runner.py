@@ -2,8 +2,8 @@
 
 The rule: what the manifest expects is compared with what the grade says, word for word; nothing is retried and an
 exception of the judge is not an expected verdict. A quick run gives each exploit its checks and the one probe that
-its manifest names, and each honest look-alike every probe. A full run also grades the twins, asks the naive judge,
-and reproduces each conviction.
+its manifest names, and each honest look-alike every probe; attacks on the clock are timed on one shape. A full run
+times all shapes, grades the twins too, asks the naive judge, and reproduces each conviction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernelassay.decks import load
 from kernelassay.judge import Graded, GradeRequest, Progress, UsageError, default_home, grade, reproduce
-from kernelassay.records import Finding, Grade, Verdict
+from kernelassay.records import Finding, Grade, Tier, Verdict
 from kernelassay.redteam._corpus import CorpusError, Entry, Kind, load_corpus
 from kernelassay.redteam._gain import gain_of
 from kernelassay.redteam._naive import ask_naive_judge
@@ -114,7 +114,10 @@ class _Bout:
 
     def _grade(self, entry: Entry, submission: Path, *, quick: bool) -> Graded:
         manifest = entry.manifest
-        probes = None
+        probes = timed = None
+        if quick and manifest.clocks:
+            tier = Tier.SMALL if self.device == "cpu" else Tier.FULL
+            timed = frozenset([load(manifest.problem).problem.tier(tier)[0].key])
         if quick and entry.kind is not Kind.HONEST:
             probes = frozenset([manifest.expect.probe] if manifest.expect.probe else [])
         return grade(
@@ -125,6 +128,7 @@ class _Bout:
                 level=self.level,
                 probes=probes,
                 clocks=manifest.clocks,
+                timed=timed,
                 home=self.home,
             )
         )
