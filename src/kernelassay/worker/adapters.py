@@ -207,7 +207,7 @@ class NativeAdapter(_Stateless):
     def __init__(self, library: Path, symbol: str, outputs: list[dict[str, Any]], shape: Mapping[str, int]) -> None:
         super().__init__()
         try:
-            function = getattr(ctypes.CDLL(str(library)), symbol)
+            function = ctypes.CDLL(str(library))[symbol]  # an attribute could be one of Python's own
         except (OSError, AttributeError) as error:
             raise EntryMissing(f"the built library has no usable symbol {symbol!r}: {error}") from error
         function.restype = ctypes.c_int

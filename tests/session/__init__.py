@@ -1,0 +1,1 @@
+"""Tests of one live worker, seen from the judge."""

@@ -1,0 +1,5 @@
+"""The arena of the hostile tests."""
+
+from tests.hostile.conftest import arena
+
+__all__ = ["arena"]
