@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import secrets
@@ -325,6 +326,8 @@ def _environment(job: Job) -> dict[str, str]:
 MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 _OUT_OF_MEMORY_TEXT = "can't allocate memory"
 """Torch's CPU allocator raises a plain RuntimeError with these words."""
+_FILE_TOO_LARGE_TEXT = f"[Errno {errno.EFBIG}]"
+"""What Python makes of the limit on one file, whose signal it ignores."""
 
 
 def _exception(op: str, reply: dict[str, Any]) -> Trouble:
@@ -333,6 +336,8 @@ def _exception(op: str, reply: dict[str, Any]) -> Trouble:
     status, rule = Status.CRASHED, "worker.exception"
     if out_of_memory:
         status, rule = Status.OVER_LIMIT, "limit.memory"
+    elif kind == "OSError" and _FILE_TOO_LARGE_TEXT in message:
+        status, rule = Status.OVER_LIMIT, "limit.files"
     elif kind == "WeightsMismatch":
         status, rule = Status.CONTRACT, "contract.state_dict"
     elif op in ("load", "model"):
