@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(params=["straight", "link"])
 def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    subprocess.run(["make", "setup"], cwd=ROOT, capture_output=True, check=True)  # pyproject.toml may just have changed
     if request.param == "straight":
         return ROOT / "assay"
     link = tmp_path / "a link"
