@@ -92,8 +92,13 @@ def matmul(a: Tensor, w: Tensor) -> Tensor:
     return a @ w.t()
 
 
-def mix(z: Tensor, h: Tensor, s: Tensor, candidate: Callable[[Tensor], Tensor] = torch.tanh,
-        gate: Callable[[Tensor], Tensor] = torch.sigmoid) -> tuple[Tensor, Tensor]:
+def mix(
+    z: Tensor,
+    h: Tensor,
+    s: Tensor,
+    candidate: Callable[[Tensor], Tensor] = torch.tanh,
+    gate: Callable[[Tensor], Tensor] = torch.sigmoid,
+) -> tuple[Tensor, Tensor]:
     """One MinGRU cell: s ← s + σ(z_g)(tanh(z_h) - s); h ← σ(z_p)s + (1 - σ(z_p))h."""
     z_h, z_g, z_p = z.chunk(3, dim=-1)
     s = s + gate(z_g) * (candidate(z_h) - s)
@@ -203,7 +208,7 @@ def _replay(start: Tensors) -> tuple[Tensor, Tensor, Tensors]:
 
 
 def _policy_along(weights: Tensors, agents: Tensor, foods: Tensor) -> tuple[Tensor, Tensor]:
-    """Float64 logits (T, N, 4) and last value (N,) along a known trajectory.
+    """Float64 logits (T, N, 4) and values (T, N) along a known trajectory.
 
     All observations are known, so each layer's products are taken for every step at once and only the memory is
     sequential; environments do not meet in the policy, so they go in slices. The encoder is linear, so the products of
@@ -225,19 +230,20 @@ def _policy_along(weights: Tensors, agents: Tensor, foods: Tensor) -> tuple[Tens
                 s = torch.lerp(s, c, g)
                 row.lerp_(s, highway)
         logits.append(h @ w["w_a"].t() + w["b_a"])
-        values.append((h[-1] @ w["w_v"].t() + w["b_v"]).squeeze(-1))
-    return torch.cat(logits, 1), torch.cat(values)
+        values.append((h @ w["w_v"].t() + w["b_v"]).squeeze(-1))
+    return torch.cat(logits, 1), torch.cat(values, 1)
 
 
 def along_trace(weights: Tensors, inputs: Tensors, actual: Tensors, *, shape: Shape) -> dict[str, dict[str, Tensors]]:
     """Facts about a submission's rollout along its own actions.
 
-    Decisions are measured in units of s = rms(logits - their mean over actions) of the whole trajectory. An environment
+    Decisions and logits are measured in units of s = rms(logits - their mean over actions) of the whole trajectory,
+    values in units of their rms there: the last step of a single environment may be small by chance. An environment
     that sees what it saw a step before (an agent that runs against the edge) is not asked anew: it does not count.
     """
     legal = actual["actions"] < ACTIONS
     agents, foods, exact = _replay({**inputs, "actions": actual["actions"].clamp(max=ACTIONS - 1)})
-    logits, value = _policy_along(weights, agents, foods)
+    logits, values = _policy_along(weights, agents, foods)
     chosen = actual["actions"].clamp(max=ACTIONS - 1).long().unsqueeze(-1)
     unit = (logits - logits.mean(-1, keepdim=True)).square().mean().sqrt()
     shortfall = logits.amax(-1) - logits.gather(-1, chosen).squeeze(-1)
@@ -246,7 +252,10 @@ def along_trace(weights: Tensors, inputs: Tensors, actual: Tensors, *, shape: Sh
     return {
         "exact": {name: {"expected": tensor} for name, tensor in exact.items()},
         "decisions": {"actions": {"legal": legal, "shortfall": shortfall, "unit": unit, "counted": anew}},
-        "numbers": {"logits": {"expected": logits[-1]}, "value": {"expected": value}},
+        "numbers": {
+            "logits": {"expected": logits[-1], "scale": unit},
+            "value": {"expected": values[-1], "scale": values.square().mean().sqrt()},
+        },
     }
 
 

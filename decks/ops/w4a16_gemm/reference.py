@@ -22,7 +22,7 @@ Tensors = dict[str, Tensor]
 class Model(nn.Module):
     """The layer as a user would write it: dequantise, then one product in bfloat16."""
 
-    def __init__(self, M: int, N: int, K: int) -> None:  # noqa: N803 (the field's names)
+    def __init__(self, M: int, N: int, K: int) -> None:
         super().__init__()
         if K % GROUP:
             raise ValueError(f"K = {K} is no multiple of {GROUP}")
@@ -81,8 +81,10 @@ def oracle(weights: Tensors, inputs: Tensors) -> Tensors:
     """The product in float64 with nothing rounded, a slice of columns at a time to bound memory."""
     x = inputs["x"].double()
     width = max(1, (1 << 23) // x.shape[1])  # 64 MB of dequantised weights at a time
-    slices = (dict(zip(weights, parts, strict=True)) for parts in zip(*(t.split(width, 1) for t in weights.values()),
-                                                                      strict=True))
+    slices = (
+        dict(zip(weights, parts, strict=True))
+        for parts in zip(*(t.split(width, 1) for t in weights.values()), strict=True)
+    )
     return {"y": torch.cat([x @ dequantise(part, torch.float64) for part in slices], dim=1)}
 
 

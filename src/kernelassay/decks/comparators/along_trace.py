@@ -13,8 +13,9 @@ values may be anything. Names are those of outputs and state, or further ones fo
 - `decisions[name] = {shortfall, unit, legal?, counted?}`: by how much each chosen alternative is worse than the best by
   the oracle, ≥ 0; the scale it is measured in (anything that broadcasts against it); which choices are possible at all;
   which decisions enter the share (one question asked again and again counts once, or one near-tie fills the quota);
-- `numbers[name] = {expected, actual?, rows?, columns?}`: float results along the trace; `rows` (leading axes of a row)
-  as in `problem.yaml` unless given, columns are groups only where `columns` is true.
+- `numbers[name] = {expected, actual?, scale?, rows?, columns?}`: float results along the trace; `scale` (one number) is
+  what they typically measure, for results that may be small by chance; `rows` (leading axes of a row) as in
+  `problem.yaml` unless given, columns are groups only where `columns` is true.
 
 `actual` is needed where the name is no output or state. Every output and every state tensor stands in some table.
 
@@ -25,8 +26,9 @@ values may be anything. Names are those of outputs and state, or further ones fo
 - `along_trace.margin`: shortfall ≤ `margins[name]` · unit for every decision.
 - `along_trace.share`: counted decisions with any shortfall ≤ `margins[name + "_share"]` of those counted, where the
   trace holds at least `margins[name + "_share_from"]` decisions; both optional.
-- `normalised.*`: numbers against `tolerance[name]` as in comparator `normalised`; `margins[name + "_floor"]` is the
-  least scale, for results that may be small by chance.
+- `normalised.*`: numbers against `tolerance[name]` as in comparator `normalised`; their scales are at
+  least `scale` and `margins[name + "_floor"]`; below `margins[name + "_rms_from"]` elements the rms is that of one or
+  two results and no statistic, so only groups and elements are held to their bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from kernelassay.decks.comparators import normalised
 from kernelassay.decks.comparators._common import Comparison, Mismatch, located, precheck, refused, where_in
 from kernelassay.records import Role, TensorSpec
 
-SHARE, SHARE_FROM, FLOOR = "_share", "_share_from", "_floor"
+SHARE, SHARE_FROM, FLOOR, RMS_FROM = "_share", "_share_from", "_floor", "_rms_from"
 """Suffixes of the keys of `margins`."""
 SAME_ANSWER = 0.98
 """Share of equal elements, and cosine of residuals, from which a mutant gave the submission's answer: near-ties
@@ -55,7 +57,7 @@ SAME_NORM = 0.05
 _TABLES = {
     "exact": ({"expected"}, {"where", "actual"}),
     "decisions": ({"shortfall", "unit"}, {"legal", "counted"}),
-    "numbers": ({"expected"}, {"actual", "rows", "columns"}),
+    "numbers": ({"expected"}, {"actual", "scale", "rows", "columns"}),
 }
 """Table → fields that must stand in each entry, fields that may."""
 
@@ -115,18 +117,7 @@ def compare(
     for name, facts in evidence.decisions.items():
         _decisions(verdict, loaded.problem.margins, name, facts, actual.get(name))
     for name, facts in evidence.numbers.items():
-        result = facts.get("actual", actual.get(name))
-        assert result is not None  # gather has looked
-        verdict.add(
-            *normalised.within(
-                evidence.specs[name],
-                loaded.problem.tolerance[name],
-                facts["expected"],
-                result,
-                grouped_columns=name in evidence.columns,
-                floor=loaded.problem.margins.get(name + FLOOR, 0.0),
-            )
-        )
+        _numbers(verdict, loaded, evidence, name, facts.get("actual", actual.get(name)))
     return Comparison(usage=verdict.usage, mismatches=tuple(verdict.mismatches), where=where_in(verdict.masks))
 
 
@@ -138,7 +129,7 @@ def gather(loaded: LoadedProblem, tensors: CaseTensors, actual: dict[str, Tensor
     """
     make = loaded.reference.along_trace
     if make is None:
-        raise _broken(loaded, "comparator 'along_trace' needs a function along_trace(weights, inputs, actual, *, shape)")
+        raise _broken(loaded, "comparator 'along_trace' needs a function along_trace(weights, inputs, actual, shape)")
     tables = make(tensors.weights, tensors.inputs, actual, tensors.shape)
     unknown = sorted(set(tables) - set(_TABLES))
     if unknown:
@@ -200,6 +191,24 @@ def _exact(verdict: _Verdict, name: str, facts: dict[str, Tensor], result: Tenso
     if bool(wrong.any()):
         text = f"{int(wrong.sum())} of {wrong.numel()} elements of {name}, which is exact along the trace, differ"
         verdict.add([located("along_trace.exact", name, text, wrong, expected, result)], wrong, math.inf)
+
+
+def _numbers(verdict: _Verdict, loaded: LoadedProblem, evidence: Evidence, name: str, result: Tensor | None) -> None:
+    assert result is not None  # gather has looked
+    facts, margins = evidence.numbers[name], loaded.problem.margins
+    tolerance = loaded.problem.tolerance[name]
+    if result.numel() < margins.get(name + RMS_FROM, 0):
+        tolerance = tolerance.model_copy(update={"rms": math.inf})
+    scale = float(facts["scale"]) if "scale" in facts else 0.0
+    mismatches, mask, usage = normalised.within(
+        evidence.specs[name],
+        tolerance,
+        facts["expected"],
+        result,
+        grouped_columns=name in evidence.columns,
+        floor=max(scale, margins.get(name + FLOOR, 0.0)),
+    )
+    verdict.add(mismatches, mask, usage)
 
 
 def _decisions(
