@@ -50,6 +50,7 @@ SUITES = (
     Suite("devices", ("devices",), fast_s=30, all_s=60),
     Suite("sandbox", ("sandbox",), fast_s=120, all_s=400),
     Suite("timing", ("timing",), fast_s=60, all_s=180),
+    Suite("probes", ("probes",), fast_s=40, all_s=120),
     Suite("judge", ("judge",), fast_s=90, all_s=300),
     Suite("board", ("board",), fast_s=30, all_s=60),
     Suite("cli", ("cli",), fast_s=60, all_s=180),
