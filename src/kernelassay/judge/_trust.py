@@ -34,7 +34,7 @@ from kernelassay.records import (
 )
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Job, Rig, Session
-from kernelassay.timing import FORGED_SHARE, Mode, ProcessRun, claimed_share, reduce_grade
+from kernelassay.timing import BLATANT_SHARE, FORGED_SHARE, Mode, ProcessRun, claimed_share, reduce_grade
 
 HEAVY_FLOPS = 2e8
 """Shapes above this are probed on one secret shape only: a call takes milliseconds on one core. [estimated]"""
@@ -194,8 +194,10 @@ class Trust:
                         self.progress.advance(number, len(shapes), f"calls, {shape.key}")
                         rig, earlier = rigs[shape.key], runs[shape.key]
                         timings[shape.key] = clocks.time_shape(rig, shape, process, earlier, nulls, copied)
-                        if timings[shape.key].state is not TimingState.AMBIGUOUS:  # noise is no evidence
-                            self._hold_against(shape, earlier[-1], nulls[shape.key], next(clocks.cases(shape, process)))
+                        noisy = timings[shape.key].state is TimingState.AMBIGUOUS
+                        limit = BLATANT_SHARE if noisy else FORGED_SHARE
+                        share = claimed_share(earlier[-1].rounds, earlier[-1].claims, nulls[shape.key])
+                        self._hold_against(shape, share, limit, next(clocks.cases(shape, process)))
                         if not self._compare(clocks, session, rig, shape, earlier[-1]):
                             return Timing(
                                 state=TimingState.INVALID, reason="a timed call was at fault", cause="submission"
@@ -203,12 +205,11 @@ class Trust:
             timing = reduce_grade([timings[s.key] for s in shapes])
             return timing if len(shapes) == len(self.shapes) else timing.model_copy(update={"score": None})
 
-    def _hold_against(self, shape: Shape, run: ProcessRun, nulls: list[tuple[int, float]], case: Case) -> None:
-        """Hold the worker's clock against the judge's, on the same calls."""
-        share = claimed_share(run.rounds, run.claims, nulls)
+    def _hold_against(self, shape: Shape, share: float | None, limit: float, case: Case) -> None:
+        """What it means that the worker's clock owns up to `share` of the judge's time, on the same calls."""
         if share is None:
             outcome = Outcome("unresolved", "the rounds are too short to tell")
-        elif share >= FORGED_SHARE:
+        elif share >= limit:
             outcome = Outcome("passed", measured=(Measurement(name="share", value=100 * share, unit="%"),))
         else:
             title = "the worker's clock does not own up to the time that its calls take"

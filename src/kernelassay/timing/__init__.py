@@ -3,7 +3,7 @@
 Everything but the protocol is a pure function of data; only the protocol reads a clock and talks to a worker.
 """
 
-from kernelassay.timing._claims import FORGED_SHARE, claimed_share
+from kernelassay.timing._claims import BLATANT_SHARE, FORGED_SHARE, claimed_share
 from kernelassay.timing._compare import (
     Context,
     Pair,
@@ -21,6 +21,7 @@ from kernelassay.timing._samples import ProcessSamples, ShapeSamples
 from kernelassay.timing._statistics import processes_needed
 
 __all__ = [
+    "BLATANT_SHARE",
     "FORGED_SHARE",
     "MIN_ROUNDS",
     "Context",

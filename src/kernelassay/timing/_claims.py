@@ -15,6 +15,10 @@ FORGED_SHARE = 0.25
 """A clock that owns up to less than this share of the time per call is forged, or the work is done outside the calls.
 Honest workers own up to 0.8 and more. [estimated]"""
 
+BLATANT_SHARE = 0.02
+"""The bound for rounds too noisy to give a time: noise would have to add fifty times what the calls take to each of
+them, and to none of the short ones. [computed]"""
+
 
 def claimed_share(
     rounds: Sequence[tuple[int, float]], claims: Sequence[float], nulls: Sequence[tuple[int, float]]
