@@ -60,7 +60,7 @@ CLAIMS = {
     "times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self)[0], [float('inf')])",
     "negative times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self)[0], [-1])",
     "huge times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self)[0], [10 ** 400])",
-    "facts": "main.Worker.facts = lambda self: {'distinct': [[{'type': '\\ud800'}]], 'index': [0]}",
+    "facts": "main.describe = lambda result, inputs: {'type': '\\ud800'}",
 }
 
 

@@ -119,7 +119,7 @@ def test_a_process_that_hides_its_memory_gains_nothing(arena: Arena) -> None:
 
 
 @pytest.mark.slow
-def test_the_worker_holds_one_descriptor_of_the_judge(arena: Arena) -> None:
+def test_the_worker_holds_the_channel_and_sealed_memory_of_the_judge(arena: Arena) -> None:
     body = (
         "for n in sorted(os.listdir('/proc/self/fd'), key=int):\n    try:\n"
         "        print('FD', n, os.readlink('/proc/self/fd/' + n), flush=True)\n    except OSError:\n        pass\n"
@@ -127,5 +127,8 @@ def test_the_worker_holds_one_descriptor_of_the_judge(arena: Arena) -> None:
     )
     arena.grade(python(body))
     told = {line.split()[1]: line.split()[2] for line in arena.log.splitlines() if line.startswith("FD ")}
-    assert sorted(told) == sorted({"0", "1", "2", "61"} | {n for n in told if told[n].startswith("/proc")})
-    assert told["61"].startswith("socket:")
+    assert told.pop("61").startswith("socket:")
+    standard = {told.pop(number).partition(":")[0] for number in "012"}
+    assert standard <= {"/dev/null", "pipe"}
+    listing = {target for target in told.values() if target.startswith("/proc/")}
+    assert set(told.values()) - listing == {"/memfd:assay-inputs"}
