@@ -200,7 +200,7 @@ class _Grading:
                         self.progress.advance(number, len(self.planned), f"{case.case} on {case.shape}")
                         self.checked.append(check_case(self.loaded, rigs[case.shape], case))
                 wrong = next((c for c in self.checked if c.result.status is Status.WRONG), None)
-                if wrong is not None:
+                if wrong is not None and self.request.probes is None:
                     with self.phase("diagnose"):
                         self.diagnosis = diagnose(self.loaded, self.sandbox, job, rigs[wrong.result.case.shape], wrong)
             except Trouble as trouble:

@@ -33,7 +33,8 @@ class GradeRequest:
     mode: Mode = "development"
     """How much certainty: 1, 3 (`careful`) or 8 (`regrade`) fresh processes under the clocks."""
     probes: frozenset[str] | None = None
-    """Names of the probes to run; None: all. Fewer make a grade for development, which lists what ran."""
+    """Names of the probes to run; None: all. Fewer make a grade for development: it lists what ran, its probes end at
+    the first conviction, and a wrong answer is not diagnosed."""
     clocks: bool = True
     """False: no times and so no score."""
     timed: frozenset[str] | None = None
