@@ -23,6 +23,8 @@ from kernelassay.sandbox._warden.cgroup import Cgroups
 from kernelassay.sandbox._warden.frames import Closed, receive, send
 from kernelassay.sandbox._warden.reap import remove_tree, settle
 
+_STOP_PAUSE_S = 20e-6
+"""First pause before looking again whether everybody stands still; doubled each time."""
 _COPY_CHUNK = 1 << 20
 _EXIT_TIMEOUT_S = 15.0
 """The warden kills for at most 10 s before it gives up and exits."""
@@ -56,6 +58,7 @@ class JailedProcess:
         self._closed = False
         self._lost = False
         self._own = set[int]()
+        self._stopped: tuple[int, ...] = ()
         self.pid = 0
 
     def _await_start(self) -> None:
@@ -102,21 +105,25 @@ class JailedProcess:
         """
         if self._cgroups.freeze():
             return
+        self._stopped = ()
+        pause_s = _STOP_PAUSE_S
         deadline = time.monotonic() + 2.0
         while True:  # whoever is forked between the walk and the signal is found by the next walk
             running = [pid for pid in self.processes() if _state(pid) not in "TtZX"]
             if not running:
                 return
             procs.signal_each(running, signal.SIGSTOP)
+            self._stopped += tuple(running)
             if time.monotonic() > deadline:
                 raise SandboxError(f"sandbox: process {running[0]} of the jail could not be stopped")
-            time.sleep(0.0005)
+            time.sleep(pause_s)
+            pause_s *= 2
 
     def thaw(self) -> None:
-        """Let every process of it go on."""
-        if self._cgroups.freezer is not None:
-            self._cgroups.thaw()
-        procs.signal_each((pid for pid in self.processes() if _state(pid) in "Tt"), signal.SIGCONT)
+        """Let what `freeze` stopped go on; nothing else, because a clock is running."""
+        self._cgroups.thaw()
+        procs.signal_each(self._stopped, signal.SIGCONT)
+        self._stopped = ()
 
     def processes(self) -> tuple[int, ...]:
         """Host pids of everything alive in it, the warden and bubblewrap apart."""

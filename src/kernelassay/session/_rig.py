@@ -61,7 +61,8 @@ class Round:
 
     calls: tuple[CallResult, ...]
     elapsed_us: float
-    """On the judge's clock, from before the worker could see the inputs until all results lay in the judge's memory."""
+    """On the judge's clock, from before the worker could see the inputs until it said that it was done; when it was
+    frozen, until it stood still with all results in its memory."""
 
 
 class Rig:
@@ -152,7 +153,7 @@ class Batch:
             same_objects: hand the worker's calls the same tensor objects as the last such round did.
             flush_bytes: the worker first reads that much memory, which displaces the cache.
             frozen: when given, the worker is frozen while the inputs are written and this is called, and again
-                while its results are read; the elapsed time starts just before the thaw.
+                before its results are read; the elapsed time runs from just before the thaw until it stands still.
 
         Raises:
             Trouble: a call did not return.
@@ -185,10 +186,10 @@ class Batch:
             self._outputs[1].poison()
             session.ask("copy", limits.call_s, slab=self._outputs[0])
         if frozen:
-            session.process.freeze()
+            session.process.freeze()  # from here on no result can change, so this is when all of them exist
+        elapsed_us = (time.perf_counter_ns() - start) / 1e3
         self._last = len(arguments), reply
         self._capture(reply, targets)
-        elapsed_us = (time.perf_counter_ns() - start) / 1e3
         after = [self.inputs.snapshot(number) for number in range(len(arguments))]
         if frozen:
             session.process.thaw()
@@ -246,7 +247,7 @@ class Batch:
         try:
             facts = _Facts.from_plain({"distinct": told["distinct"], "index": told["index"]})
             rows = [facts.distinct[i] for i in facts.index]
-            stamps = [_microseconds(ns) for ns in reply["ns"]]
+            stamps = [_microseconds(ns) for ns in told["ns"]]
             if not len(rows) == len(stamps) == len(targets):
                 raise ValueError(f"{len(rows)} descriptions and {len(stamps)} times of {len(targets)} calls")
         except (KeyError, TypeError, ValueError, IndexError, ValidationError) as error:

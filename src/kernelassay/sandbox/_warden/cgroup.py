@@ -176,6 +176,7 @@ def write(file: str, value: str) -> None:
 
 
 def _until(file: str, line: str) -> bool:
+    pause_s = 20e-6
     deadline = time.monotonic() + FREEZE_TIMEOUT_S
     while True:
         with open(file) as stream:
@@ -183,4 +184,5 @@ def _until(file: str, line: str) -> bool:
                 return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.0005)
+        time.sleep(pause_s)
+        pause_s *= 2
