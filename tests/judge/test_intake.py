@@ -267,6 +267,14 @@ def test_manifests_that_are_refused(folder: Path, name: str) -> None:
     assert told in reason(folder)
 
 
+@pytest.mark.parametrize("flag", ["-Wall", "-Wextra", "-Wpedantic", "-Wlogical-op", "-Wno-unused", "-fopenmp", "-lm"])
+def test_flags_that_honest_kernels_ask_for(folder: Path, flag: str) -> None:
+    """Warnings begin like the prefixes of the linker, the preprocessor and the assembler."""
+    (folder / "k.cpp").touch()
+    (folder / "submission.yaml").write_text(f"build: {{sources: [k.cpp], flags: [{flag}]}}\n")
+    assert taken(folder).refused is None
+
+
 def test_a_manifest_cannot_blow_up(folder: Path) -> None:
     """Nine levels of nine aliases are a billion strings once written out."""
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
