@@ -7,6 +7,7 @@ when the record is read, so a deck cannot smuggle code through a formula.
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -58,6 +59,7 @@ def _walk(node: ast.expr, values: Mapping[str, Number] | None) -> Number:
             raise ValueError(f"not part of a formula: {ast.unparse(node)!r}")
 
 
+@functools.lru_cache(maxsize=512)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"a formula of {len(text)} characters; at most {MAX_CHARACTERS}")
