@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import signal
@@ -34,6 +35,19 @@ CANARY_BYTES = 64
 """Bytes 1…64 that a fresh worker holds, to learn whether its memory can be read."""
 CLEAN = "clean"
 """Kind of a worker without a submission."""
+
+
+def _worker_digest() -> bytes:
+    """SHA-256 over the worker's sources as they lie on disk now."""
+    digest = hashlib.sha256()
+    for file in sorted(WORKER_FOLDER.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.digest()
+
+
+WORKER_DIGEST = _worker_digest()
+"""Of the sources that this judge was loaded beside. Another worker (an update while a grade runs) speaks another
+protocol, and its replies would look like a forged channel."""
 
 
 class Quiet(Record):
@@ -69,8 +83,10 @@ class Session:
         """Start the process; `load` waits for it.
 
         Raises:
-            kernelassay.sandbox.SandboxError: the machine could not start the jail.
+            kernelassay.sandbox.SandboxError: the machine could not start the jail, or this judge is no longer whole.
         """
+        if _worker_digest() != WORKER_DIGEST:
+            raise SandboxError("the judge's own files changed while it runs\nnext: the same command again")
         self.job = job
         ours, theirs = wire.pair()
         self._sock = ours
