@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -83,8 +84,7 @@ def reduced_deck(folder: Path) -> Path:
     keep = {"cases": ("nominal", "equal"), "mutants": ("smallest", "by_magnitude")}
     for what, names in keep.items():
         problem[what] = [{"name": name} for name in names]
-    with (target / "problem.yaml").open("w") as file:
-        yaml.dump(problem, file)
+    (target / "problem.yaml").write_text(json.dumps(problem))  # JSON is YAML, and keeps the order of a shape's values
     reference = (TOPK / "reference.py").read_text()
     for table, names in (("CASES", keep["cases"]), ("MUTANTS", keep["mutants"])):
         reference += f"\n{table} = {{name: {table}[name] for name in {names!r}}}\n"
