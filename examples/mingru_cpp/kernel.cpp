@@ -3,7 +3,8 @@
 // How it is done:
 //   1. Environments come in blocks of 16 (of 8 where there are no more), one per lane. A block's hidden vector (256 × 16 floats, 16 KB) stays in L1 while
 //      the weights stream past it; two hidden units and their three gates, six rows of the matrix, are done at once.
-//   2. `prepare()` of solution.py lays those six rows side by side, so a layer is read front to back.
+//   2. `prepare()` of solution.py lays those six rows side by side, so a layer is read front to back. It also multiplies the
+//      first layer's matrix with the linear encoder, which leaves four products per gate instead of 256.
 //   3. Each thread owns some blocks for the whole rollout. The environments meet only in "did anybody hit?", one flag per
 //      step, set by whoever sees a hit and read by all after a barrier.
 //
@@ -34,10 +35,11 @@ using Floats = float __attribute__((vector_size(4 * LANES)));
 using Ints = int32_t __attribute__((vector_size(4 * LANES)));
 
 struct Weights {
-    const float *enc, *enc_bias;  // (256, 4), (256)
-    const float *gru;             // (3 layers, 128 pairs of units, 256 inputs, 3 gates, 2 units)
-    const float *heads;           // (5, 256): actions, then value
-    const float *heads_bias;      // (5)
+    const float *enc, *enc_bias;        // (256, 4), (256)
+    const float *folded, *folded_bias;  // (768, 4), (768): the first layer's matrix times the encoder's
+    const float *gru;                   // (layers 1 and 2, 128 pairs of units, 256 inputs, 3 gates, 2 units)
+    const float *heads;                 // (5, 256): actions, then value
+    const float *heads_bias;            // (5)
 };
 
 // One number for each environment of a block: V = 1 or 2 vectors.
@@ -72,33 +74,54 @@ Floats tanh_of(Floats x) { return 1.0f - 2.0f / (1.0f + exp_of(2.0f * x)); }
 // ── The policy on one block of environments ──────────────────────────────────────────────────────
 
 template <int V>
-void encode(const Weights &w, const float (&obs)[4][V * LANES], Vector<V> *h) {
-    Vector<V> o[4];
-    std::memcpy(o, obs, sizeof o);
-    for (int i = 0; i < HIDDEN; ++i)
+using Gates = Floats[GATES][UNITS][V];
+
+// Memory s and output of units i, i + 1 from their gates z and inputs h.
+template <int V>
+void mix(const Gates<V> &z, int i, const Vector<V> *h, Vector<V> *s, Vector<V> *next) {
+    for (int u = 0; u < UNITS; ++u)
         for (int v = 0; v < V; ++v) {
-            Floats sum = Floats{} + w.enc_bias[i];
-            for (int j = 0; j < 4; ++j) sum += o[j].part[v] * w.enc[4 * i + j];
-            h[i].part[v] = sum;
+            Floats &memory = s[i + u].part[v];
+            memory += sigmoid(z[1][u][v]) * (tanh_of(z[0][u][v]) - memory);
+            const Floats p = sigmoid(z[2][u][v]);
+            next[i + u].part[v] = p * memory + (1.0f - p) * h[i + u].part[v];
         }
 }
 
-// h_next and the layer's memory s from h.
+// out = matrix (rows, 4) · obs + bias, row by row.
+template <int V>
+Floats affine(const float *matrix, float bias, const Vector<V> *obs, int v) {
+    Floats sum = Floats{} + bias;
+    for (int j = 0; j < 4; ++j) sum += obs[j].part[v] * matrix[j];
+    return sum;
+}
+
+// Encoder and first layer, whose gates are affine in the four numbers of the observation.
+template <int V>
+void first_layer(const Weights &w, const Vector<V> *obs, Vector<V> *h, Vector<V> *s, Vector<V> *next) {
+    for (int i = 0; i < HIDDEN; ++i)
+        for (int v = 0; v < V; ++v) h[i].part[v] = affine<V>(w.enc + 4 * i, w.enc_bias[i], obs, v);
+    for (int i = 0; i < HIDDEN; i += UNITS) {
+        Gates<V> z;
+        for (int g = 0; g < GATES; ++g)
+            for (int u = 0; u < UNITS; ++u)
+                for (int v = 0; v < V; ++v) {
+                    const int row = g * HIDDEN + i + u;
+                    z[g][u][v] = affine<V>(w.folded + 4 * row, w.folded_bias[row], obs, v);
+                }
+        mix<V>(z, i, h, s, next);
+    }
+}
+
 template <int V>
 void layer(const float *matrix, const Vector<V> *h, Vector<V> *s, Vector<V> *next) {
     for (int i = 0; i < HIDDEN; i += UNITS) {
-        Floats z[GATES][UNITS][V] = {};
+        Gates<V> z = {};
         for (int k = 0; k < HIDDEN; ++k, matrix += GATES * UNITS)
             for (int g = 0; g < GATES; ++g)
                 for (int u = 0; u < UNITS; ++u)
                     for (int v = 0; v < V; ++v) z[g][u][v] += h[k].part[v] * matrix[g * UNITS + u];
-        for (int u = 0; u < UNITS; ++u)
-            for (int v = 0; v < V; ++v) {
-                Floats &memory = s[i + u].part[v];
-                memory += sigmoid(z[1][u][v]) * (tanh_of(z[0][u][v]) - memory);
-                const Floats p = sigmoid(z[2][u][v]);
-                next[i + u].part[v] = p * memory + (1.0f - p) * h[i + u].part[v];
-            }
+        mix<V>(z, i, h, s, next);
     }
 }
 
@@ -147,9 +170,11 @@ void play_block(Rollout &call, int64_t first, int64_t step, Vector<V> *memory, u
         }
     }
     Vector<V> h[2][HIDDEN];
-    encode<V>(call.weights, obs, h[0]);
-    for (int l = 0; l < LAYERS; ++l)
-        layer<V>(call.weights.gru + l * GATES * HIDDEN * HIDDEN, h[l % 2], memory + l * HIDDEN, h[(l + 1) % 2]);
+    Vector<V> seen[4];
+    std::memcpy(seen, obs, sizeof seen);
+    first_layer<V>(call.weights, seen, h[0], memory, h[1]);
+    for (int l = 1; l < LAYERS; ++l)
+        layer<V>(call.weights.gru + (l - 1) * GATES * HIDDEN * HIDDEN, h[l % 2], memory + l * HIDDEN, h[(l + 1) % 2]);
     heads<V>(call.weights, h[LAYERS % 2], out);
     for (int64_t e = 0; e < width; ++e) {
         int best = 0;
@@ -201,7 +226,7 @@ extern "C" int rollout(const void *const *weights, const void *const *state, voi
     if (count < 1 || horizon < 1) return 1;
     const auto weight = [&](int i) { return static_cast<const float *>(weights[i]); };
     const auto output = [&](int i) { return static_cast<float *>(outputs[i]); };
-    Rollout call{{weight(0), weight(1), weight(2), weight(3), weight(4)},
+    Rollout call{{weight(0), weight(1), weight(2), weight(3), weight(4), weight(5), weight(6)},
                  count,
                  horizon,
                  static_cast<int32_t *>(const_cast<void *>(state[0])),

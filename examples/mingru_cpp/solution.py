@@ -32,10 +32,16 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Rows of the three gates of two units side by side: (layer, pair of units, input, gate, unit)."""
-        gru = self.w_gru.view(3, 3, HIDDEN // 2, 2, HIDDEN).permute(0, 2, 4, 1, 3).contiguous()
-        heads = torch.cat((self.w_a, self.w_v))
-        self._packed = (self.w_enc.clone(), self.b_enc.clone(), gru, heads, torch.cat((self.b_a, self.b_v)))
+        """Fold the encoder into the first layer; in the others, rows of three gates of two units side by side.
+
+        Packed: (layer, pair of units, input, gate, unit).
+        """
+        first = self.w_gru[0].double()
+        folded = (first @ self.w_enc.double()).float()
+        folded_bias = (first @ self.b_enc.double()).float()
+        gru = self.w_gru[1:].view(2, 3, HIDDEN // 2, 2, HIDDEN).permute(0, 2, 4, 1, 3).contiguous()
+        heads, heads_bias = torch.cat((self.w_a, self.w_v)), torch.cat((self.b_a, self.b_v))
+        self._packed = (self.w_enc.clone(), self.b_enc.clone(), folded, folded_bias, gru, heads, heads_bias)
 
     def run(self, agent: Tensor, food: Tensor, rng: Tensor, horizon: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         n = len(rng)
