@@ -122,14 +122,15 @@ def test_every_entry_has_an_example() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("entry", [kind.value for kind in EntryKind])
-def test_examples_are_graded_clean(entry: str, tmp_path: Path) -> None:
+def test_examples_are_graded_correct(entry: str, tmp_path: Path) -> None:
+    """The status, not the verdict: on a machine that is busy with something else no time may be valid."""
     folder = tmp_path / entry
     folder.mkdir()
     for name, text in examples()[entry].items():
         (folder / name).write_text(text)
     command = [str(ASSAY), "grade", str(folder), "--problem", "ops/topk", "--json", "--home", str(tmp_path / "home")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
     grade = json.loads(ended.stdout)
-    assert (grade["verdict"], grade["submission"]["entry"]) == ("clean", entry)
+    assert (grade["status"], grade["submission"]["entry"]) == ("correct", entry), grade["reasons"]
