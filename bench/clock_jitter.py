@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""How much the outer clock's rounds scatter on this machine, by K: with the C++ top-k, and without a submission.
+
+    .venv/bin/python bench/clock_jitter.py [--rounds N] [--flush-mib M] [--k K …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from kernelassay.decks import draw, load
+from kernelassay.devices import device_cpus
+from kernelassay.judge._build import build
+from kernelassay.judge._intake import take_in
+from kernelassay.records import Limits, Tier
+from kernelassay.sandbox import Sandbox
+from kernelassay.session import Batch, Job, Rig, Session
+from kernelassay.timing import Displacer
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def spread(values: list[float]) -> str:
+    """Median, interquartile range, minimum and maximum in µs."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"median {middle:8.1f}  iqr {high - low:7.1f}  min {min(values):8.1f}  max {max(values):8.1f}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--flush-mib", type=int, default=64)
+    parser.add_argument("--k", type=int, nargs="+", default=[1, 32, 64, 128, 256])
+    parser.add_argument("--submission", type=Path, default=ROOT / "examples" / "topk_cpp")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    loaded, sandbox, displace = load("ops/topk"), Sandbox(), Displacer(options.flush_mib << 20)
+    judge_cpu, cpus = device_cpus()
+    with tempfile.TemporaryDirectory() as name:
+        taken = take_in(options.submission, Path(name) / "source")
+        manifest = taken.submission.manifest
+        shutil.copytree(taken.folder, Path(name) / "loaded")
+        build(sandbox, taken.folder, manifest, Path(name) / "loaded", Limits())
+        job = Job(loaded.problem, Path(name) / "loaded", manifest, manifest.entry, Limits(), len(cpus), cpus)
+        os.sched_setaffinity(0, {judge_cpu})
+        for clean in (True, False):
+            with Session(sandbox, replace(job, clean=clean)) as session:
+                session.load()
+                for shape in loaded.problem.tier(Tier.SMALL)[:2]:
+                    rig = Rig(session, shape)
+                    batch = Batch(rig, max(options.k))
+                    sets = [draw(loaded, shape, "nominal", seed, 0).inputs for seed in range(max(options.k))]
+                    for k in options.k:
+                        times = [batch.round(sets[:k], frozen=displace).elapsed_us for _ in range(options.rounds)]
+                        print("w" if clean else "T", f"{shape.key:18} K={k:4}", spread(times), flush=True)
+
+
+if __name__ == "__main__":
+    main()
