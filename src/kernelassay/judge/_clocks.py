@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,8 @@ from kernelassay.devices import ceilings
 from kernelassay.judge._plan import derive, weights_seed
 from kernelassay.judge._request import Progress, Silent
 from kernelassay.judge._settle import SETTLE_SEED, settle
-from kernelassay.records import Case, Device, Floor, Shape, ShapePlan, ShapeTiming, Tier
-from kernelassay.session import Checked, Job, Rig, Session
+from kernelassay.records import Case, Device, Floor, Role, Shape, ShapePlan, ShapeTiming, Tier
+from kernelassay.session import Checked, Job, Rig, Session, same_bytes
 from kernelassay.timing import (
     Decision,
     Displacer,
@@ -45,6 +46,9 @@ from kernelassay.timing import (
 
 Open = Callable[[Job], AbstractContextManager[Session]]
 Nulls = dict[str, list[tuple[int, float]]]
+
+MIN_PLACE = 3
+"""Timed rounds before the first untimed one may come: even a plan cut short by its budget has more. [rule]"""
 
 
 @contextmanager
@@ -132,7 +136,42 @@ class Clocks:
     def run(self, rig: Rig, shape: Shape, process: int, plan: ShapePlan, cases: Iterator[Case]) -> ProcessRun:
         """Both clocks on one shape in one process."""
         order = process % len(plan.orders)
-        return run_process(self.loaded, rig, plan, order, cases, self.displace)
+        untimed = self.untimed(shape, process, plan)
+        return run_process(self.loaded, rig, plan, order, cases, self.displace, untimed)
+
+    def untimed(self, shape: Shape, process: int, plan: ShapePlan) -> dict[int, list[list[Case]]]:
+        """Rounds of the problem's other cases at secret places among the timed ones; see `timing.run_process`.
+
+        Full rounds of K_max calls, like the timed ones that count. Cases that change the weights are left out: these
+        stand still under the clocks.
+        """
+        rng = random.Random(derive(self.secret, "untimed", shape.key, str(process)))
+        weights = weights_seed(self.loaded.problem, self.secret, shape.key)
+        names = [case.name for case in self.loaded.problem.cases if self._keeps_weights(shape, case.name)]
+        rounds = -(-len(names) // plan.k_max)
+        names = (names * (rounds * plan.k_max))[: rounds * plan.k_max]
+        rng.shuffle(names)
+        cases = [
+            Case(
+                shape=shape.key,
+                case=name,
+                seed=derive(self.secret, "untimed", shape.key, str(process), str(number)),
+                weights_seed=weights,
+            )
+            for number, name in enumerate(names)
+        ]
+        places: dict[int, list[list[Case]]] = {}
+        for start in range(0, len(cases), plan.k_max):
+            place = rng.randrange(MIN_PLACE, max(MIN_PLACE + 1, len(plan.orders[0])))
+            places.setdefault(place, []).append(cases[start : start + plan.k_max])
+        return places
+
+    def _keeps_weights(self, shape: Shape, case: str) -> bool:
+        if not self.loaded.problem.role(Role.WEIGHT):
+            return True
+        nominal = self._public(shape).weights
+        edited = draw(self.loaded, shape, case, SETTLE_SEED, SETTLE_SEED).weights
+        return all(same_bytes(nominal[name], edited[name]) for name in nominal)
 
     def time_shape(
         self, rig: Rig, shape: Shape, process: int, earlier: list[ProcessRun], nulls: Nulls, copied: bool

@@ -9,13 +9,16 @@ seen, displaces the cache, stamps t0 and thaws it; when the worker says it is do
 all results in random order out of its memory and stamps t1. What such a round costs without calls is measured with
 a worker that holds no submission, before one exists. Nothing that a submission executes is subtracted.
 
+Between these rounds, at secret places, stand rounds that are not timed: the problem's other cases, written, frozen
+and read in the same way. A path that is right for nominal inputs only, kept for calls that look timed, is met there.
+
 Every call of both clocks is kept for comparison, which begins after the last round.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,10 +27,14 @@ from torch import Tensor
 from kernelassay.decks import CaseTensors, LoadedProblem, draw
 from kernelassay.records import Case, Role, Round, ShapePlan
 from kernelassay.session import Batch, CallResult, Checked, Rig, judge_call, same_bytes
+from kernelassay.session import Round as Made
 from kernelassay.timing._plan import next_round
 
 Cases = Iterator[Case]
 """Nominal cases on seeds that nobody has seen, one per call."""
+
+Untimed = Mapping[int, Sequence[Sequence[Case]]]
+"""After how many timed rounds → rounds of other cases that are made there, at most K_max calls each."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +76,22 @@ def run_nulls(rig: Rig, plan: ShapePlan, tensors: CaseTensors, displace: Callabl
 
 
 def run_process(
-    loaded: LoadedProblem, rig: Rig, plan: ShapePlan, process: int, cases: Cases, displace: Callable[[], None]
+    loaded: LoadedProblem,
+    rig: Rig,
+    plan: ShapePlan,
+    process: int,
+    cases: Cases,
+    displace: Callable[[], None],
+    untimed: Untimed | None = None,
 ) -> ProcessRun:
-    """Both clocks in one process of the submission.
+    """Both clocks in one process of the submission; `untimed` rounds of other cases stand among those of the outer.
 
     Raises:
         kernelassay.session.Trouble: a call did not return.
     """
     run = ProcessRun()
     _inner(loaded, rig, plan, cases, run)
-    _outer(loaded, rig, plan, process, cases, displace, run)
+    _outer(loaded, rig, plan, process, cases, displace, untimed or {}, run)
     return run
 
 
@@ -98,18 +111,26 @@ def _outer(
     process: int,
     cases: Cases,
     displace: Callable[[], None],
+    untimed: Untimed,
     run: ProcessRun,
 ) -> None:
     batch = Batch(rig, plan.k_max)
     begun = time.monotonic()
     done: list[Round] = []
-    while (k := next_round(plan, process, done, time.monotonic() - begun)) is not None:
-        drawn = [_drawn(loaded, rig, next(cases)) for _ in range(k)]
+
+    def make(chosen: Sequence[Case]) -> Made:
+        drawn = [_drawn(loaded, rig, case) for case in chosen]
         made = batch.round([t.inputs for _, t in drawn], frozen=displace)
+        run.calls += [_kept(case, tensors, call) for (case, tensors), call in zip(drawn, made.calls, strict=True)]
+        return made
+
+    while (k := next_round(plan, process, done, time.monotonic() - begun)) is not None:
+        for others in untimed.get(len(done), ()):
+            make(others)
+        made = make([next(cases) for _ in range(k)])
         done.append(Round(k=k, total_us=made.elapsed_us))
         run.rounds.append((k, made.elapsed_us))
         run.claims.append(sum(call.inner_us for call in made.calls))
-        run.calls += [_kept(case, tensors, call) for (case, tensors), call in zip(drawn, made.calls, strict=True)]
 
 
 def _drawn(loaded: LoadedProblem, rig: Rig, case: Case) -> tuple[Case, CaseTensors]:
