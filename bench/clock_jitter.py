@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much the outer clock's rounds scatter on this machine, by K: with the C++ top-k, and without a submission.
 
-    .venv/bin/python bench/clock_jitter.py [--rounds N] [--flush-mib M] [--k K …]
+.venv/bin/python bench/clock_jitter.py [--rounds N] [--flush-mib M] [--k K …] [--asleep]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernelassay.judge._intake import take_in
 from kernelassay.records import Limits, Tier
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Batch, Job, Rig, Session
-from kernelassay.timing import Displacer
+from kernelassay.timing import Displacer, awake
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,11 +41,13 @@ def main() -> None:
     parser.add_argument("--flush-mib", type=int, default=64)
     parser.add_argument("--k", type=int, nargs="+", default=[1, 32, 64, 128, 256])
     parser.add_argument("--submission", type=Path, default=ROOT / "examples" / "topk_cpp")
+    parser.add_argument("--asleep", action="store_true", help="do not keep the cores awake")
     options = parser.parse_args()
     torch.set_num_threads(1)
     loaded, sandbox, displace = load("ops/topk"), Sandbox(), Displacer(options.flush_mib << 20)
     judge_cpu, cpus = device_cpus()
-    with tempfile.TemporaryDirectory() as name:
+    kept = () if options.asleep else (judge_cpu, *cpus)
+    with tempfile.TemporaryDirectory() as name, awake(kept):
         taken = take_in(options.submission, Path(name) / "source")
         manifest = taken.submission.manifest
         shutil.copytree(taken.folder, Path(name) / "loaded")

@@ -34,7 +34,7 @@ from kernelassay.records import (
 )
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Job, Rig, Session
-from kernelassay.timing import BLATANT_SHARE, FORGED_SHARE, Mode, ProcessRun, claimed_share, reduce_grade
+from kernelassay.timing import BLATANT_SHARE, FORGED_SHARE, Mode, ProcessRun, awake, claimed_share, reduce_grade
 
 HEAVY_FLOPS = 2e8
 """Shapes above this are probed on one secret shape only: a call takes milliseconds on one core. [estimated]"""
@@ -170,7 +170,7 @@ class Trust:
         self.current = TIMED
         judge_cpu, cpus = device_cpus()
         shapes = tuple(s for s in self.shapes if only is None or s.key in only)
-        with pinned(judge_cpu):
+        with pinned(judge_cpu), awake({judge_cpu, *cpus}):
             clocks = Clocks(
                 loaded=self.loaded,
                 tier=self.tier,

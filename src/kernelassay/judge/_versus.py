@@ -24,7 +24,7 @@ from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.records import Limits, Shape, Tier
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
 from kernelassay.session import Job, Session, Trouble
-from kernelassay.timing import Context, Pair, ProcessRun, VersusResult, abba, compare
+from kernelassay.timing import Context, Pair, ProcessRun, VersusResult, abba, awake, compare
 
 PAIRS = 8
 """Four ABBA blocks: fewer support no claim (`timing._compare.PAIRS`)."""
@@ -75,7 +75,11 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
     sweep()
     sandbox = Sandbox(request.level)
     judge_cpu, cpus = device_cpus()
-    with tempfile.TemporaryDirectory(prefix="kernelassay-compare-") as name, pinned(judge_cpu):
+    with (
+        tempfile.TemporaryDirectory(prefix="kernelassay-compare-") as name,
+        pinned(judge_cpu),
+        awake({judge_cpu, *cpus}),
+    ):
         jobs = [
             _job(loaded, sandbox, path, Path(name) / side, request.limits, cpus)
             for side, path in (("a", request.a), ("b", request.b))

@@ -3,6 +3,7 @@
 Everything but the protocol is a pure function of data; only the protocol reads a clock and talks to a worker.
 """
 
+from kernelassay.timing._awake import awake
 from kernelassay.timing._claims import BLATANT_SHARE, FORGED_SHARE, claimed_share
 from kernelassay.timing._compare import (
     Context,
@@ -40,6 +41,7 @@ __all__ = [
     "VersusResult",
     "Work",
     "abba",
+    "awake",
     "claimed_share",
     "compare",
     "compare_calls",
