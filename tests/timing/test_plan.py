@@ -28,11 +28,11 @@ def make(**changes: object) -> ShapePlan:
 @pytest.mark.parametrize(
     ("kind", "floor_us", "k_max", "rounds"),
     [
-        ("cpu", 0.4, 64, 5),
-        ("cpu", None, 64, 5),
-        ("cpu", 100.0, 64, 5),
-        ("cpu", 160.0, 32, 5),
-        ("cpu", 999.0, 8, 5),
+        ("cpu", 0.4, 64, 15),
+        ("cpu", None, 64, 15),
+        ("cpu", 100.0, 64, 15),
+        ("cpu", 160.0, 32, 15),
+        ("cpu", 999.0, 8, 15),
         ("cpu", 1_000.0, 8, 10),
         ("cpu", 50_000.0, 1, 10),
         ("cuda", 0.4, 256, 5),

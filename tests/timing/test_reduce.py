@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -183,14 +184,25 @@ def test_noise_is_repeated_and_then_ambiguous() -> None:
     assert (last.timing.state, last.decision) == (TimingState.AMBIGUOUS, Decision.DONE)
 
 
-def test_a_repetition_can_settle_one_interruption() -> None:
-    def once_interrupted(rounds: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        at = next(i for i, (k, _) in enumerate(rounds) if k == 64)
-        return [(k, t * 1.3) if i == at else (k, t) for i, (k, t) in enumerate(rounds)]
+def _interrupted(times: int) -> Callable[[list[tuple[int, float]]], list[tuple[int, float]]]:
+    """An edit that makes the first `times` rounds of K = 64 take 30 % longer."""
 
-    first = reduce_shape(PLAN, Machine(15, rounds_edit=once_interrupted).samples(PLAN), floor())
+    def edit(rounds: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        at = [i for i, (k, _) in enumerate(rounds) if k == 64][:times]
+        return [(k, t * 1.3) if i in at else (k, t) for i, (k, t) in enumerate(rounds)]
+
+    return edit
+
+
+def test_one_interruption_does_not_move_the_time() -> None:
+    first = reduce_shape(PLAN, Machine(15, rounds_edit=_interrupted(1)).samples(PLAN), floor())
+    assert first.timing.state is TimingState.CONFIRMED, first.timing.reason
+
+
+def test_a_repetition_can_settle_some_interruptions() -> None:
+    first = reduce_shape(PLAN, Machine(15, rounds_edit=_interrupted(5)).samples(PLAN), floor())
     assert first.decision is Decision.REPEAT
-    last = reduce_shape(PLAN, Machine(15, rounds_edit=once_interrupted).samples(PLAN, times=3), floor(), final=True)
+    last = reduce_shape(PLAN, Machine(15, rounds_edit=_interrupted(5)).samples(PLAN, times=3), floor(), final=True)
     assert last.timing.state is TimingState.CONFIRMED, last.timing.reason
 
 
