@@ -63,6 +63,8 @@ class Round:
     elapsed_us: float
     """On the judge's clock, from before the worker could see the inputs until it said that it was done; when it was
     frozen, until it stood still with all results in its memory."""
+    done_us: float
+    """Until it said that it was done: only a hint of a worker that holds a submission, but what a clean one needs."""
 
 
 class Rig:
@@ -182,6 +184,7 @@ class Batch:
         if frozen:
             session.process.thaw()
         reply = session.receive(request, "go", limits.call_s * max(1, len(arguments)))
+        done_us = (time.perf_counter_ns() - start) / 1e3
         if self._outputs is not None:
             self._outputs[1].poison()
             session.ask("copy", limits.call_s, slab=self._outputs[0])
@@ -193,7 +196,7 @@ class Batch:
         after = [self.inputs.snapshot(number) for number in range(len(arguments))]
         if frozen:
             session.process.thaw()
-        return Round(self._results(reply, targets, after), elapsed_us)
+        return Round(self._results(reply, targets, after), elapsed_us, done_us)
 
     def again(self) -> list[dict[str, Tensor]]:
         """Read the results of the last round once more, from where they lay then."""
