@@ -17,10 +17,12 @@ from tests.hostile.arena import HONEST, WRONG, Arena, open_arena
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     stages = Path(tempfile.mkdtemp(prefix="kernelassay-arena-", dir="/var/tmp"))
     stages.chmod(0o711)  # a jail's own uid passes through
-    with pytest.MonkeyPatch.context() as patch:
-        arena = open_arena(tmp_path_factory.mktemp("arena"), stages, patch)
-        yield arena
-        honest, wrong = arena.grade({"solution.py": HONEST}), arena.grade({"solution.py": WRONG})
-        assert (honest.status, honest.verdict, honest.findings) == (Status.CORRECT, Verdict.CLEAN, ())
-        assert (wrong.status, wrong.verdict) == (Status.WRONG, Verdict.INCORRECT)
-    shutil.rmtree(stages)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            arena = open_arena(tmp_path_factory.mktemp("arena"), stages, patch)
+            yield arena
+            honest, wrong = arena.grade({"solution.py": HONEST}), arena.grade({"solution.py": WRONG})
+            assert (honest.status, honest.verdict, honest.findings) == (Status.CORRECT, Verdict.CLEAN, ())
+            assert (wrong.status, wrong.verdict) == (Status.WRONG, Verdict.INCORRECT)
+    finally:
+        shutil.rmtree(stages)

@@ -203,7 +203,8 @@ def test_unreadable_parts_are_refused(folder: Path) -> None:
     code = (
         "import os, sys, tempfile\nfrom pathlib import Path\nfrom kernelassay.judge._intake import take_in\n"
         "os.setgid(65534); os.setuid(65534)\n"
-        "print(take_in(Path(sys.argv[1]), Path(tempfile.mkdtemp(dir='/var/tmp')) / 'copy').refused)"
+        "with tempfile.TemporaryDirectory(dir='/var/tmp') as name:\n"
+        "    print(take_in(Path(sys.argv[1]), Path(name) / 'copy').refused)"
     )
     parent = folder.parent
     for above in (parent, *parent.parents):
