@@ -149,6 +149,7 @@ def bench(grades: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     fake.answers = {
         "topk_cpp": grades.grade(),
         "topk_wrong": grades.wrong_grade(),
+        "topk_memo": grades.convicted_grade(),
         "linked": grades.refused_grade(),
         "evil": grades.hostile_grade(),
     }

@@ -19,7 +19,7 @@ Assay = Callable[..., Any]
 
 
 def test_demo_meets_its_expectation_by_what_was_found(bench: Any, assay: Assay) -> None:
-    ran = assay("demo", "topk_cpp", "topk_wrong")
+    ran = assay("demo", "topk_cpp", "topk_wrong", "topk_memo")
     assert ran.code == 0
     assert "✓ CLEAN  topk_cpp" in ran.out and "✗ INCORRECT  topk_cpp" in ran.out
     index = bench.home / "demo.html"
@@ -27,17 +27,17 @@ def test_demo_meets_its_expectation_by_what_was_found(bench: Any, assay: Assay) 
 
 
 def test_demo_swapped_swaps_the_verdicts_and_fails(bench: Any, assay: Assay) -> None:
-    ran = assay("demo", "topk_wrong", "topk_cpp", "--json")
+    ran = assay("demo", "topk_wrong", "topk_cpp", "topk_memo", "--json")
     assert ran.code == 1
     document = json.loads(ran.out)
     assert document["as_expected"] is False
-    assert [row["verdict"] for row in document["grades"]] == ["incorrect", "clean"]
+    assert [row["verdict"] for row in document["grades"]] == ["incorrect", "clean", "reward_hack"]
     assert ran.err.startswith("error: the verdicts are not the expected ones")
 
 
 def test_demo_takes_the_examples_of_the_checkout(bench: Any, assay: Assay) -> None:
     assert assay("demo", "--json").code == 0
-    assert [request.submission.name for request in bench.requests] == ["topk_cpp", "topk_wrong"]
+    assert [request.submission.name for request in bench.requests] == ["topk_cpp", "topk_wrong", "topk_memo"]
     assert all(request.submission.is_dir() and request.problem == "ops/topk" for request in bench.requests)
 
 

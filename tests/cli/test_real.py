@@ -155,19 +155,19 @@ def test_interrupt_closes_the_jail_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("order", "code"), [((0, 1), 0), ((1, 0), 1)])
-def test_demo_and_swapped(tmp_path: Path, order: tuple[int, int], code: int) -> None:
-    folders = [_EXAMPLES / "topk_cpp", _EXAMPLES / "topk_wrong"]
-    plain = [tmp_path / "one", tmp_path / "two"]
+@pytest.mark.parametrize(("order", "code"), [((0, 1, 2), 0), ((2, 0, 1), 1)])
+def test_demo_and_swapped(tmp_path: Path, order: tuple[int, ...], code: int) -> None:
+    folders = [_EXAMPLES / name for name in ("topk_cpp", "topk_wrong", "topk_memo")]
+    plain = [tmp_path / name for name in ("one", "two", "three")]
     for link, at in zip(plain, order, strict=True):
         link.mkdir()
         for file in folders[at].iterdir():
             if file.is_file():
                 (link / file.name).write_bytes(file.read_bytes())
-    done = _run(tmp_path / "home", "demo", str(plain[0]), str(plain[1]), "--json")
+    done = _run(tmp_path / "home", "demo", *map(str, plain), "--json")
     assert done.returncode == code, done.stderr
     document = json.loads(done.stdout)
     verdicts = [row["verdict"] for row in document["grades"]]
-    assert verdicts == [["clean", "incorrect"][at] for at in order]
-    assert re.search(r"one|two", document["grades"][0]["submission"]), "the folder's name says nothing"
+    assert verdicts == [["clean", "incorrect", "reward_hack"][at] for at in order]
+    assert re.search(r"one|two|three", document["grades"][0]["submission"]), "the folder's name says nothing"
     assert Path(document["index"]).is_file()

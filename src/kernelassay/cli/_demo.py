@@ -1,7 +1,7 @@
-"""`assay demo`: an honest submission and a wrong one, graded for real.
+"""`assay demo`: an honest submission, a wrong one and a cheating one, graded for real.
 
-What is demanded is what was found in the folders, never what their names promise: the first has to come out clean
-and the second incorrect, so swapping two folders swaps the verdicts and fails the demo.
+What is demanded is what was found in the folders, never what their names promise: the first has to come out clean, the
+second incorrect and the third as a reward hack, so swapping two folders swaps the verdicts and fails the demo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from kernelassay.records import Grade
 
 _PROBLEM = "ops/topk"
-_EXAMPLES = ("topk_cpp", "topk_wrong")
+_EXPECTED = {"topk_cpp": "clean", "topk_wrong": "incorrect", "topk_memo": "reward_hack"}
+"""Example → the verdict that its place in the demo demands."""
+_ORDER = "first clean, second incorrect, third reward_hack"
 _FAILED = 1
 
 
@@ -29,7 +31,7 @@ def _example(name: str) -> Path:
     if not folder.is_dir():
         raise CommandError(
             f"the example {name!r} is part of the project's checkout and is not at {str(folder)!r}",
-            "assay demo FIRST SECOND, with two folders of your own",
+            "assay demo FIRST SECOND THIRD, with folders of your own",
         )
     return folder
 
@@ -37,6 +39,7 @@ def _example(name: str) -> Path:
 def demo(
     first: Path | None = None,
     second: Path | None = None,
+    third: Path | None = None,
     /,
     *,
     problem: str = _PROBLEM,
@@ -44,7 +47,7 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Grade an honest and a wrong submission; succeed only if they come out clean and incorrect, in this order.
+    """Grade an honest, a wrong and a cheating submission; succeed only if each gets its verdict, in this order.
 
     Parameters
     ----------
@@ -52,12 +55,14 @@ def demo(
         Submission that should be clean; the honest C++ top-k unless given.
     second
         Submission that should be incorrect; the subtly wrong top-k unless given.
+    third
+        Submission that should be convicted; the memorising top-k unless given.
     problem
-        Problem to grade both against.
+        Problem to grade all three against.
     home
         Folder that keeps the grades.
     json
-        Print both verdicts as JSON.
+        Print the verdicts as JSON.
     quiet
         Print the verdicts only; no progress.
     """
@@ -65,10 +70,9 @@ def demo(
     from kernelassay.cli._grade import judged
     from kernelassay.cli._progress import reporter
     from kernelassay.cli._summary import summary
-    from kernelassay.records import Verdict
 
-    folders = [first or _example(_EXAMPLES[0]), second or _example(_EXAMPLES[1])]
-    expected = [Verdict.CLEAN, Verdict.INCORRECT]
+    folders = [given or _example(name) for given, name in zip((first, second, third), _EXPECTED, strict=True)]
+    expected = list(_EXPECTED.values())
     kept = home_folder(home)
     rows: list[tuple[Grade, Path]] = []
     for folder in folders:
@@ -78,14 +82,14 @@ def demo(
         rows.append((graded.grade, page))
         if not json and not quiet:
             show(*summary(graded.grade, graded.folder, page, home_option(home)), styled(""))
-    index = board.write_index(kept / "demo.html", "Demo: an honest submission and a wrong one", rows)
+    index = board.write_index(kept / "demo.html", "Demo: an honest submission, a wrong one and a cheating one", rows)
     met = [grade.verdict for grade, _ in rows] == expected
     if json:
         emit({"as_expected": met, "expected": expected, "grades": [_row(*row) for row in rows], "index": str(index)})
     else:
         _conclude(rows, expected, index, met=met)
     if json and not met:
-        note("error: the verdicts are not the expected ones (first clean, second incorrect)")
+        note(f"error: the verdicts are not the expected ones ({_ORDER})")
     return 0 if met else _FAILED
 
 
@@ -110,7 +114,7 @@ def _conclude(rows: list[tuple[Grade, Path]], expected: Sequence[str], index: Pa
         show(headline(grade).append("" if matches else f"  (expected {wanted})", style=STYLES["bad"]))
     show(styled(f"  pages     {one_line(str(index), 4096)}"))
     if met:
-        show(styled("The verdicts are the expected ones: first clean, second incorrect.", STYLES["good"]))
+        show(styled(f"The verdicts are the expected ones: {_ORDER}.", STYLES["good"]))
         return
     names = ", ".join(quoted(grade.submission.name) for grade, _ in rows)
-    show(styled(f"The verdicts are not the expected ones (first clean, second incorrect) for: {names}", STYLES["bad"]))
+    show(styled(f"The verdicts are not the expected ones ({_ORDER}) for: {names}", STYLES["bad"]))

@@ -5,10 +5,10 @@ of `flush_bytes`, calls once on the decoy (code and allocator are warm then, the
 clock), and times one call on the slot.
 
 Outer clock, per round of K calls: the worker binds K calls; it is frozen; the judge writes K sets that nobody has
-seen, displaces the cache, stamps t0 and thaws it; when the worker says it is done it is frozen again, t1 is stamped when
-it stands still, and the judge reads all results in random order out of its memory. What such a round costs without
-calls, from t0 until it is said to be done, is measured with a worker that holds no submission, before one exists.
-Nothing that a submission executes is subtracted, nor the freezing, which it could use to finish late.
+seen, displaces the cache, stamps t0 and thaws it. When the worker says it is done it is frozen again; t1 is stamped
+when it stands still, and the judge reads all results in random order out of its memory. What such a round costs
+without calls, from t0 until it is said to be done, is measured with a worker that holds no submission, before one
+exists. Nothing that a submission executes is subtracted, nor the freezing, which it could use to finish late.
 
 Between these rounds, at secret places, stand rounds that are not timed: the problem's other cases, written, frozen
 and read in the same way. A path that is right for nominal inputs only, kept for calls that look timed, is met there.
