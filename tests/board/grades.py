@@ -230,7 +230,7 @@ def keep(folder: Path, record: Grade) -> Path:
 
 def convicted_grade(**changes: Any) -> Grade:
     """A grade of a submission that answers from memory."""
-    wrong = wrong_grade(**changes)
+    wrong = wrong_grade(**({"id": "g-20250102T030408-0123abd0"} | changes))
     charged = {
         "rule": "probe.live_inputs",
         "charge": Verdict.REWARD_HACK,
