@@ -82,7 +82,8 @@ def sweep() -> Swept:
     """Remove what judges left that were killed together with their wardens. Live ones are never touched."""
     stages, groups, killed, failed = [], [], [], []
     for dead in _stage.dead():
-        uid = dead.uid if dead.uid is not None and os.geteuid() == 0 and _uids.forget(dead.uid) else None
+        lease = _uids.abandoned(dead.uid) if dead.uid is not None and os.geteuid() == 0 else None
+        uid = lease.uid if lease else None
         killed += sorted(members(None, dead.cgroups, uid))
         failed += [f"process {pid}" for pid in settle(None, dead.cgroups, uid, lambda: None)]
         there = [folder for folder in dead.cgroups.folders if os.path.isdir(folder)]
@@ -91,6 +92,8 @@ def sweep() -> Swept:
         failed += left + remove_tree(str(dead.folder))
         stages.append(str(dead.folder))
         os.close(dead.lock)
+        if lease:
+            lease.release()
     return Swept(tuple(stages), tuple(groups), tuple(killed), tuple(failed))
 
 

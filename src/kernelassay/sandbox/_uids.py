@@ -52,20 +52,21 @@ def lease() -> Lease:
     raise SandboxError(f"sandbox: all {COUNT} uids for jails are in use; end some grades, then run `assay doctor`")
 
 
-def forget(uid: int) -> bool:
-    """Whether nobody holds `uid`; used before a sweep kills its processes."""
-    path = _folder() / str(uid)
+def abandoned(uid: int) -> Lease | None:
+    """A lease on `uid` if nobody holds it, for a sweep that kills its processes; None where somebody does.
+
+    Held until the sweep is done with them: in between, a new jail under that uid would be killed too.
+    """
     try:
-        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(_folder() / str(uid), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
     except OSError:
-        return False
-    finally:
         os.close(lock)
+        return None
+    return Lease(uid, lock)
 
 
 def _folder() -> Path:
