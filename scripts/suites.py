@@ -44,7 +44,7 @@ class Suite:
 
 SUITES = (
     Suite("style", ("project/test_style.py",), fast_s=90, all_s=180),
-    Suite("project", ("project",), fast_s=60, all_s=420),
+    Suite("project", ("project",), fast_s=60, all_s=560),
     Suite("records", ("records",), fast_s=20, all_s=40),
     Suite("decks", ("decks",), fast_s=50, all_s=200),
     Suite("devices", ("devices",), fast_s=20, all_s=60),
@@ -57,8 +57,8 @@ SUITES = (
     Suite("board", ("board",), fast_s=30, all_s=60),
     Suite("cli", ("cli",), fast_s=50, all_s=150),
     Suite("examples", ("examples",), fast_s=40, all_s=150),
-    Suite("hostile", ("hostile",), fast_s=90, all_s=660),
-    Suite("redteam", ("redteam",), fast_s=150, all_s=1300),
+    Suite("hostile", ("hostile",), fast_s=90, all_s=560),
+    Suite("redteam", ("redteam",), fast_s=150, all_s=1260),
 )
 
 
