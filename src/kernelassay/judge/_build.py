@@ -79,6 +79,8 @@ def _compile(sandbox: Sandbox, sources: Path, plan: Build, target: Path, limits:
             return Trouble(
                 Status.OVER_LIMIT, f"limit.{ending.over_limit}", f"the build went over the limit of {ending.over_limit}"
             ), log
+        if ending.exit_code is None:
+            raise SandboxError(f"{driver} was killed from outside (signal {ending.signal})\nnext: assay grade it again")
         if ending.exit_code != 0:
             first = next(
                 (line for line in log.splitlines() if "error" in line),
