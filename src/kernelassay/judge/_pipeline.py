@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import detect, device_cpus, environment
 from kernelassay.judge._build import build
+from kernelassay.judge._clocks import single_threaded
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
@@ -71,8 +72,10 @@ def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
     sweep_partials(request.home)
     now = datetime.now(UTC)
     partial = open_partial(request.home, new_grade_id(now))
+    grading = _Grading(request, loaded, device, tier, now, partial, progress or Silent())
     try:
-        return _Grading(request, loaded, device, tier, now, partial, progress or Silent()).run()
+        with single_threaded() if device.kind == "cpu" else nullcontext():
+            return grading.run()
     finally:
         if partial.exists():
             shutil.rmtree(partial, ignore_errors=True)
