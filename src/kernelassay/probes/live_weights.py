@@ -45,6 +45,7 @@ def _changes(
         subject.rig.set_weights(weights, changed)
         checked = subject.check(case, now, subject.rig.call(tensors.inputs, same_objects=True))
         if not checked.faults:
+            before = checked
             continue
         stale = same_answer(checked.actual, before.actual)
         name, index, expected, actual = first_difference(checked)
