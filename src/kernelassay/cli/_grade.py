@@ -28,6 +28,7 @@ def judged(
     level: LevelName | None,
     home: Path | None,
     progress: Reporter,
+    careful: bool = False,
 ) -> tuple[Graded, Path]:
     """Grade `path`, write the page beside the record, and return both."""
     from kernelassay import board, judge
@@ -40,6 +41,7 @@ def judged(
         device=device,
         tier=None if tier is None else Tier(tier),
         level=None if level is None else Level(level),
+        mode="careful" if careful else "development",
         home=home_folder(home),
     )
     graded = judge.grade(request, progress)
@@ -54,6 +56,7 @@ def grade(
     device: str = "cpu",
     tier: TierName | None = None,
     level: LevelName | None = None,
+    careful: bool = False,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -72,6 +75,8 @@ def grade(
         Shapes to grade; small on a CPU and full on a GPU unless given.
     level
         Isolation; the strongest that works here unless given.
+    careful
+        Run the clocks in three fresh processes instead of one.
     home
         Folder that keeps the grades.
     json
@@ -83,7 +88,9 @@ def grade(
 
     with reporter(f"grading {quoted(path.name, 60)}", quiet=quiet) as progress:
         progress.phase("starting")
-        graded, page = judged(path, problem, device=device, tier=tier, level=level, home=home, progress=progress)
+        graded, page = judged(
+            path, problem, device=device, tier=tier, level=level, home=home, progress=progress, careful=careful
+        )
     from kernelassay import judge
     from kernelassay.cli._summary import headline, summary
 
