@@ -59,6 +59,7 @@ class _Request:
     device: str = "cpu"
     tier: Tier | None = None
     level: _Level | None = None
+    mode: str = "development"
     limits: Limits = field(default_factory=Limits)
     home: Path = Path("unset")
 
