@@ -66,7 +66,9 @@ class Trust:
     logs: list[str]
     probes: list[ProbeResult] = field(default_factory=list)
     evidence: list[tuple[str, Evidence]] = field(default_factory=list)
-    """Probe name and what it found."""
+    """Probe name and what it found; of several findings by one rule the first."""
+    convicting: set[str] = field(default_factory=set)
+    """Probes that have convicted, by a rule of their own or by one that another probe found first."""
     current: str | None = None
     """The probe that is running."""
 
@@ -122,7 +124,7 @@ class Trust:
 
     def _convicted_by(self, name: str) -> bool:
         """Whether the probe has convicted on some shape: one counter-example is enough, the next ones cost workers."""
-        return any(probe == name and evidence.force is Force.CONVICTS for probe, evidence in self.evidence)
+        return name in self.convicting
 
     def _convicted(self) -> bool:
         return any(evidence.force is Force.CONVICTS for _, evidence in self.evidence)
@@ -148,6 +150,8 @@ class Trust:
             worse = min(earlier, result, key=lambda r: rank.index(r.state))
             result = worse.model_copy(update={"seconds": earlier.seconds + seconds})
         self.probes.append(result)
+        if any(e.force is Force.CONVICTS for e in outcome.evidence):
+            self.convicting.add(name)
         known = {e.rule for _, e in self.evidence}
         self.evidence += [(name, e) for e in outcome.evidence if e.rule not in known]
 
