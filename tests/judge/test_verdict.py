@@ -60,7 +60,7 @@ ROWS: list[tuple[str, str, str | None, list[Finding], str]] = [
     ("correct", "invalid", "judge", [], "clean"),
     ("correct", "invalid", "submission", [], "clean"),
     ("correct", "invalid", "device", [], "infra"),
-    ("correct", "ambiguous", None, [], "needs_review"),
+    ("correct", "ambiguous", None, [], "clean"),
     ("correct", "impossible", None, [], "needs_review"),
     ("correct", "confirmed", None, [TOLD], "clean"),
     ("correct", "confirmed", None, [NOMINATED], "needs_review"),

@@ -46,6 +46,14 @@ def _timing(state: TimingState, verdict: Verdict) -> Row:
     return Row(lambda f: f.timing.state is state, verdict, lambda f: [f"timing {state}: {f.timing.reason}"])
 
 
+_NOTHING_AGAINST = "every case agrees with the oracle, and nothing speaks against it"
+
+
+def _untold(timing: Timing) -> list[str]:
+    """A time that did not settle is no reason against a submission; it is said, and there is no score."""
+    return [f"timing {timing.state}: {timing.reason}"] if timing.state is TimingState.AMBIGUOUS else []
+
+
 POLICY: tuple[Row, ...] = (
     Row(
         lambda f: f.status is Status.INFRA,
@@ -68,8 +76,7 @@ POLICY: tuple[Row, ...] = (
     ),
     Row(lambda f: bool(f.nominated()), Verdict.NEEDS_REVIEW, lambda f: _titles(f.nominated())),
     _timing(TimingState.IMPOSSIBLE, Verdict.NEEDS_REVIEW),
-    _timing(TimingState.AMBIGUOUS, Verdict.NEEDS_REVIEW),
-    Row(lambda f: True, Verdict.CLEAN, lambda f: ["every case agrees with the oracle, and nothing speaks against it"]),
+    Row(lambda f: True, Verdict.CLEAN, lambda f: [_NOTHING_AGAINST, *_untold(f.timing)]),
 )
 
 
@@ -91,5 +98,7 @@ EXIT_CODES: dict[Verdict, ExitCode] = {
 
 
 def exit_code(grade: Grade) -> ExitCode:
-    """What `assay grade` exits with."""
+    """What `assay grade` exits with: its verdict's code, or 4 where a clean one's time did not settle."""
+    if grade.verdict is Verdict.CLEAN and grade.timing.state is TimingState.AMBIGUOUS:
+        return ExitCode.REVIEW
     return EXIT_CODES[grade.verdict]

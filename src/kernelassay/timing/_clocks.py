@@ -230,7 +230,7 @@ class Draft:
         for process in self.processes:
             values = [r.total_us for r in process.rounds if r.k == k]
             what = f"rounds of K = {k}"
-            self._repeatable(check_outliers(values, what, "invalid"))
+            self._repeatable(check_outliers(values, what, "ambiguous"))
             self._add(check_modes(values, what))
             self._add(check_drift(values, what))
             self._add(check_tail(values, what))

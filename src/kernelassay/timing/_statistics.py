@@ -291,7 +291,7 @@ def check_processes_enough(medians: Sequence[float]) -> Check | None:
     )
 
 
-def check_outliers(values: Sequence[float], what: str, effect: Literal["inner_unusable", "invalid"]) -> Check | None:
+def check_outliers(values: Sequence[float], what: str, effect: Literal["inner_unusable", "ambiguous"]) -> Check | None:
     """Samples far from the median: told, and from `OUTLIER_COUNT` and `OUTLIER_SHARE` on with `effect`."""
     middle = median(values)
     limit = max(OUTLIER_DISTANCE * middle, OUTLIER_ABS_US)
@@ -302,7 +302,6 @@ def check_outliers(values: Sequence[float], what: str, effect: Literal["inner_un
     return Check(
         name="outliers",
         effect=effect if spoilt else "informs",
-        cause="device" if spoilt and effect == "invalid" else None,
         reason=f"{far} of {len(values)} {what} lie {100 * OUTLIER_DISTANCE:.0f} % or more from their median",
         next_step="look for other work on the machine, then `assay grade` again",
         measured=(Measurement(name="outliers", value=far), Measurement(name="samples", value=len(values))),
