@@ -99,7 +99,7 @@ def test_false_alarms_of_the_other_checks_are_rare() -> None:
         alarms["drift"] += s.check_drift(series, "x") is not None
         alarms["tail"] += s.check_tail(series, "x") is not None
         alarms["warm_up"] += s.check_warm_up(series, "x") is not None
-        alarms["outliers"] += s.check_outliers(series, "x", "invalid") is not None
+        alarms["outliers"] += s.check_outliers(series, "x", "ambiguous") is not None
     assert alarms["outliers"] == 0
     assert alarms["tail"] <= 20
     assert alarms["drift"] <= 60 and alarms["warm_up"] <= 60, alarms
@@ -110,7 +110,7 @@ def test_every_check_gives_a_reason_and_a_next_step() -> None:
     found = [
         s.check_processes_steady([100, 130, 160]),
         s.check_processes_enough([100, 101, 103]),
-        s.check_outliers([100.0] * 12 + [200.0] * 3, "x", "invalid"),
+        s.check_outliers([100.0] * 12 + [200.0] * 3, "x", "ambiguous"),
         s.check_warm_up([150.0, 140.0, *[100.0] * 13], "x"),
         s.check_drift(step, "x"),
         s.check_modes(step, "x"),
@@ -122,9 +122,9 @@ def test_every_check_gives_a_reason_and_a_next_step() -> None:
 
 
 def test_one_interruption_is_told_and_spoils_nothing() -> None:
-    check = s.check_outliers([100.0] * 14 + [900.0], "x", "invalid")
+    check = s.check_outliers([100.0] * 14 + [900.0], "x", "ambiguous")
     assert check is not None and check.effect == "informs"
-    assert s.check_outliers([1.0] * 14 + [2.5], "x", "invalid") is None  # below the clock's own 2 µs
+    assert s.check_outliers([1.0] * 14 + [2.5], "x", "ambiguous") is None  # below the clock's own 2 µs
 
 
 @settings(deadline=None)
@@ -132,6 +132,6 @@ def test_one_interruption_is_told_and_spoils_nothing() -> None:
 def test_checks_never_fail_on_positive_samples(series: list[float]) -> None:
     for check in (s.check_warm_up, s.check_drift, s.check_modes, s.check_tail):
         check(series, "x")
-    s.check_outliers(series, "x", "invalid")
+    s.check_outliers(series, "x", "ambiguous")
     s.check_processes_steady(series)
     s.check_processes_enough(series)
