@@ -118,7 +118,7 @@ def test_every_check_gives_a_reason_and_a_next_step() -> None:
     ]
     for check in found:
         assert check is not None and check.reason and check.next_step
-    assert [check.effect for check in found if check is not None and check.name == "outliers"] == ["invalid"]
+    assert [check.effect for check in found if check is not None and check.name == "outliers"] == ["ambiguous"]
 
 
 def test_one_interruption_is_told_and_spoils_nothing() -> None:
