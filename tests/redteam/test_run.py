@@ -75,6 +75,6 @@ def test_a_few_of_the_corpus(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_the_whole_corpus(tmp_path: Path) -> None:
-    """Every exploit by its own probe, every look-alike by all of them; `assay redteam run --full` adds twins and more."""
+    """Every exploit by its own probe, every look-alike by all of them; `redteam run --full` adds twins and more."""
     report = run(home=tmp_path / "home", full=False)
     assert report.complete, {row.name: row.faults for row in report.rows if not row.ok}
