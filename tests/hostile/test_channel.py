@@ -57,9 +57,9 @@ def test_forgery_is_a_hack(arena: Arena, name: str) -> None:
 
 
 CLAIMS = {
-    "times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self), setattr(self, 'stamps', [float('inf')]))[0]",
-    "negative times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self), setattr(self, 'stamps', [-1]))[0]",
-    "huge times": "clock.Clock.go = lambda self, go=clock.Clock.go: (go(self), setattr(self, 'stamps', [10 ** 400]))[0]",
+    "times": "clock.Clock.go = lambda self, g=clock.Clock.go: (g(self), setattr(self, 'stamps', [float('inf')]))[0]",
+    "negative times": "clock.Clock.go = lambda self, g=clock.Clock.go: (g(self), setattr(self, 'stamps', [-1]))[0]",
+    "huge times": "clock.Clock.go = lambda self, g=clock.Clock.go: (g(self), setattr(self, 'stamps', [10 ** 400]))[0]",
     "facts": "main.describe = lambda result, inputs: {'type': '\\ud800'}",
 }
 
