@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelassay.records import Status, Verdict
+from kernelassay.session._session import CHANNEL_FD
 from tests.hostile.arena import HONEST, Arena, python
 
 SHADOW = "print('SHADOWED')\nraise SystemExit('SHADOWED')\n"
@@ -39,7 +40,7 @@ WRONG_ANYWAY = {
         "clock = sys.modules['assay_worker.clock']\nheld = []\n\n"
         "def go(self, real=clock.Clock.go):\n"
         "    if not held:\n        held.append(real(self)); held.append(self.held)\n"
-        "    self.held = held[1]\n    return held[0][0], [1]\n\nclock.Clock.go = go",
+        "    self.held, self.stamps = held[1], [1]\n    return held[0]\n\nclock.Clock.go = go",
     ),
     "works later": (
         "v, i = honest(x)\na, b = torch.zeros_like(v), torch.zeros_like(i)\n"
@@ -127,7 +128,9 @@ def test_the_worker_holds_the_channel_and_sealed_memory_of_the_judge(arena: Aren
     )
     arena.grade(python(body))
     told = {line.split()[1]: line.split()[2] for line in arena.log.splitlines() if line.startswith("FD ")}
-    assert told.pop("61").startswith("socket:")
+    (channel,) = [number for number, target in told.items() if target.startswith("socket:")]
+    assert int(channel) >= CHANNEL_FD
+    told.pop(channel)
     standard = {told.pop(number).partition(":")[0] for number in "012"}
     assert standard <= {"/dev/null", "pipe"}
     listing = {target for target in told.values() if target.startswith("/proc/")}
