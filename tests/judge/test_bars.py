@@ -1,4 +1,4 @@
-"""What a grade may cost: time and memory of the judge, a cold process each."""
+"""What a grade without probes and clocks may cost: time and memory of the judge, a cold process each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(json.dumps({
 
 @pytest.mark.slow
 def test_a_cold_grade_of_the_native_example(tmp_path: Path) -> None:
-    """By the wall, or, where others use the machine, by the CPU time that the judge and its jails took on 2 cores."""
+    """Intake, build, load and checks, by the wall; probes and clocks are not part of it."""
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", ONE_GRADE, str(ROOT / "examples" / "topk_cpp"), str(tmp_path)],
@@ -47,4 +47,4 @@ def test_a_cold_grade_of_the_native_example(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (told["status"], told["cases"]) == ("correct", 70)
     assert told["rss"] < JUDGE_BYTES
-    assert min(wall_s, told["cpu_s"]) <= COLD_S, f"{wall_s:.1f} s by the wall, {told['cpu_s']:.1f} s of CPU time"
+    assert wall_s <= COLD_S, f"{wall_s:.1f} s by the wall, {told['cpu_s']:.1f} s of CPU time"
