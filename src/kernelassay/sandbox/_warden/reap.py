@@ -40,6 +40,7 @@ def settle(root: int | None, cgroups: Cgroups, uid: int | None, reap: Callable[[
         reap()
         left = members(root, cgroups, uid)
         if not left or time.monotonic() > deadline:
+            reap()  # whoever died during the walk; left to init, a corpse would outlive the jail
             return frozenset(left)
         procs.signal_each(left, signal.SIGSTOP)
         procs.signal_each(left, signal.SIGKILL)
