@@ -11,7 +11,6 @@ import os
 import shutil
 import statistics
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -41,10 +40,12 @@ def main() -> None:
     parser.add_argument("--flush-mib", type=int, default=64)
     parser.add_argument("--k", type=int, nargs="+", default=[1, 32, 64, 128, 256])
     parser.add_argument("--submission", type=Path, default=ROOT / "examples" / "topk_cpp")
+    parser.add_argument("--displace-all", action="store_true", help="read a large buffer instead of evicting lines")
     parser.add_argument("--asleep", action="store_true", help="do not keep the cores awake")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    loaded, sandbox, displace = load("ops/topk"), Sandbox(), Displacer(options.flush_mib << 20)
+    loaded, sandbox = load("ops/topk"), Sandbox()
+    displace = Displacer(options.flush_mib << 20, by_line=False if options.displace_all else None)
     judge_cpu, cpus = device_cpus()
     kept = () if options.asleep else (judge_cpu, *cpus)
     with tempfile.TemporaryDirectory() as name, awake(kept):
@@ -55,14 +56,18 @@ def main() -> None:
         job = Job(loaded.problem, Path(name) / "loaded", manifest, manifest.entry, Limits(), len(cpus), cpus)
         os.sched_setaffinity(0, {judge_cpu})
         for clean in (True, False):
-            with Session(sandbox, replace(job, clean=clean)) as session:
-                session.load()
+            with Session(sandbox, job) as session:
+                session.load_nothing() if clean else session.load()
                 for shape in loaded.problem.tier(Tier.SMALL)[:2]:
                     rig = Rig(session, shape)
                     batch = Batch(rig, max(options.k))
                     sets = [draw(loaded, shape, "nominal", seed, 0).inputs for seed in range(max(options.k))]
                     for k in options.k:
-                        times = [batch.round(sets[:k], frozen=displace).elapsed_us for _ in range(options.rounds)]
+                        times = []
+                        for _ in range(options.rounds):
+                            rig.call(sets[0])
+                            made = batch.round(sets[:k], frozen=displace)
+                            times.append(made.done_us if clean else made.elapsed_us)
                         print("w" if clean else "T", f"{shape.key:18} K={k:4}", spread(times), flush=True)
 
 

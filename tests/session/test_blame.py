@@ -16,7 +16,7 @@ from kernelassay.session import Job, Session, _session
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     tmp_path.chmod(0o755)
-    return Job(load("ops/topk").problem, tmp_path, Manifest(), None, Limits(), threads=1, clean=True)
+    return Job(load("ops/topk").problem, tmp_path, Manifest(), None, Limits(), threads=1)
 
 
 def test_a_worker_that_does_not_come_up_is_the_machines_fault(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ def make(**changes: object) -> ShapePlan:
 @pytest.mark.parametrize(
     ("kind", "floor_us", "k_max", "rounds"),
     [
-        ("cpu", 0.4, 64, 15),
-        ("cpu", None, 64, 15),
+        ("cpu", 0.4, 128, 15),
+        ("cpu", None, 128, 15),
         ("cpu", 100.0, 64, 15),
         ("cpu", 160.0, 32, 15),
         ("cpu", 999.0, 8, 15),

@@ -128,7 +128,7 @@ def test_no_inner_clock_says_why() -> None:
 
 def test_bent_rungs_are_ambiguous_with_a_finding() -> None:
     # The longest rounds merge half of their calls; the small rungs are honest.
-    timing = reduced(Machine(8, calls=lambda k, total: total if k < 32 else total * 0.5))
+    timing = reduced(Machine(8, calls=lambda k, total: total if k < PLAN.k_max else total * 0.5))
     assert timing.state is TimingState.AMBIGUOUS
     assert [check.finding for check in timing.checks if check.name == "bent_line"] == [True]
     assert timing.score is None
@@ -136,7 +136,7 @@ def test_bent_rungs_are_ambiguous_with_a_finding() -> None:
 
 def test_small_rungs_delayed_gain_nothing() -> None:
     """The withdrawn sketch read a slope: delaying the small rungs lowered it. Here it lowers nothing."""
-    delayed = reduced(Machine(9, calls=lambda k, total: total + (3_000 if k < 64 else 0)))
+    delayed = reduced(Machine(9, calls=lambda k, total: total + (3_000 if k < PLAN.k_max else 0)))
     honest = reduced(Machine(9))
     assert delayed.outer is not None and honest.outer is not None
     assert delayed.outer.median_us >= honest.outer.median_us * 0.999
@@ -144,7 +144,7 @@ def test_small_rungs_delayed_gain_nothing() -> None:
 
 
 def test_slowed_fixed_costs_only_raise_the_time() -> None:
-    slowed = reduced(Machine(10, calls=lambda _, total: total + 5_000))
+    slowed = reduced(Machine(10, calls=lambda _, total: total + 10_000))
     assert slowed.outer is not None and slowed.outer.median_us > 150
     assert slowed.state is TimingState.AMBIGUOUS and "fixed part" in slowed.reason
 
@@ -185,10 +185,10 @@ def test_noise_is_repeated_and_then_ambiguous() -> None:
 
 
 def _interrupted(times: int) -> Callable[[list[tuple[int, float]]], list[tuple[int, float]]]:
-    """An edit that makes the first `times` rounds of K = 64 take 30 % longer."""
+    """An edit that makes the first `times` rounds of the largest K take 30 % longer."""
 
     def edit(rounds: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        at = [i for i, (k, _) in enumerate(rounds) if k == 64][:times]
+        at = [i for i, (k, _) in enumerate(rounds) if k == PLAN.k_max][:times]
         return [(k, t * 1.3) if i in at else (k, t) for i, (k, t) in enumerate(rounds)]
 
     return edit

@@ -106,7 +106,7 @@ class Sub(torch.Tensor):
 def test_descriptions(tmp_path: Path) -> None:
     fd = os.memfd_create("x")
     os.ftruncate(fd, 4096)
-    slab = Slab(fd, 4096, 4096, [{"name": "x", "dtype": "float32", "shape": [2, 4], "offset": 0}])
+    slab = Slab(fd, 4096, 4096, 4096, [{"name": "x", "dtype": "float32", "shape": [2, 4], "offset": 0}])
     own = slab.views()["x"]
     assert describe(own, slab)["aliases_input"]
     assert describe(own[1, 2:], slab)["aliases_input"]

@@ -15,6 +15,9 @@ from kernelassay.decks._error import DeckError
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.records import Role, Shape, TensorSpec, extent
 
+NOMINAL = "nominal"
+"""The case as drawn, which every problem has."""
+
 
 def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed: int) -> CaseTensors:
     """Weights and inputs of one case, on the CPU.
@@ -33,7 +36,7 @@ def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed
             f"see it with: assay deck show {loaded.problem.name}"
         )
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    weights = loaded.reference.make_weights(shape, torch.Generator(device="cpu").manual_seed(weights_seed))
+    weights = _weights(loaded, shape, case, weights_seed)
     inputs = loaded.reference.make_inputs(shape, generator)
     edit(weights, inputs, shape, generator)
     what = f"case {case!r} at shape {shape.key!r}"
@@ -45,6 +48,22 @@ def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed
         weights=_checked(loaded, what, weights, loaded.problem.role(Role.WEIGHT), shape),
         inputs=_checked(loaded, what, inputs, loaded.problem.role(Role.INPUT, Role.STATE), shape),
     )
+
+
+_last_weights: dict[tuple[str, str, int], dict[str, Tensor]] = {}
+"""The weights drawn last: calls in a row have the same ones, and of some problems these take a hundred times as long to
+draw as the inputs."""
+
+
+def _weights(loaded: LoadedProblem, shape: Shape, case: str, seed: int) -> dict[str, Tensor]:
+    """The weights of a seed, for the case's edit to change: copies, save for the nominal case, which changes none."""
+    key = (loaded.content_hash, shape.key, seed)
+    if key not in _last_weights:
+        drawn = loaded.reference.make_weights(shape, torch.Generator(device="cpu").manual_seed(seed))
+        _last_weights.clear()
+        _last_weights[key] = drawn
+    weights = _last_weights[key]
+    return dict(weights) if case == NOMINAL else {name: tensor.clone() for name, tensor in weights.items()}
 
 
 def expect(loaded: LoadedProblem, tensors: CaseTensors) -> dict[str, Tensor]:

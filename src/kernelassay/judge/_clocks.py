@@ -1,7 +1,7 @@
 """The clocks of a grade on a CPU: plan, rounds without calls, rounds with calls, reduction, comparison.
 
-A worker without a submission shows what a round costs before any process of the submission exists. Then come as many
-fresh processes as the mode asks for. Every timed call is compared like any other.
+A worker shows what a round costs before anything of the submission is loaded into it. As many fresh processes make
+calls as the mode asks for. Every timed call is compared like any other.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from kernelassay.judge._plan import derive, weights_seed
 from kernelassay.judge._request import Progress, Silent
 from kernelassay.judge._settle import SETTLE_SEED, settle
 from kernelassay.records import Case, Device, Floor, Role, Shape, ShapePlan, ShapeTiming, Tier
-from kernelassay.session import Checked, Job, Rig, Session, same_bytes
+from kernelassay.session import Checked, Rig, Session, same_bytes
 from kernelassay.timing import (
     Decision,
     Displacer,
@@ -44,7 +44,6 @@ from kernelassay.timing import (
     work,
 )
 
-Open = Callable[[Job], AbstractContextManager[Session]]
 Nulls = dict[str, list[tuple[int, float]]]
 
 MIN_PLACE = 3
@@ -120,16 +119,16 @@ class Clocks:
     def _public(self, shape: Shape) -> CaseTensors:
         return draw(self.loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED)
 
-    def nulls(self, open_worker: Open, job: Job) -> Nulls:
-        """w(K) per shape, from a worker without a submission."""
+    def nulls(self, session: Session) -> Nulls:
+        """w(K) per shape, from a worker that holds no submission yet."""
+        session.load_nothing()
         out = {}
-        with open_worker(replace(job, clean=True)) as session:
-            for number, shape in enumerate(self.shapes):
-                self.progress.advance(number, len(self.shapes), f"rounds without calls, {shape.key}")
-                tensors = self._public(shape)
-                rig = Rig(session, shape)
-                rig.set_weights(tensors.weights)
-                out[shape.key] = run_nulls(rig, self.plans[shape.key], tensors, self.displace)
+        for number, shape in enumerate(self.shapes):
+            self.progress.advance(number, len(self.shapes), f"rounds without calls, {shape.key}")
+            tensors = self._public(shape)
+            rig = Rig(session, shape)
+            rig.set_weights(tensors.weights)
+            out[shape.key] = run_nulls(rig, self.plans[shape.key], tensors, self.displace)
         return out
 
     def settle(self, session: Session) -> dict[str, Rig]:
@@ -212,6 +211,7 @@ class Clocks:
         samples = ShapeSamples(
             processes=[ProcessSamples(inner_us=run.inner_us, rounds=run.rounds) for run in runs],
             nulls=nulls[shape.key],
+            displaced_by_reading=not self.displace.by_line,
             copied_outputs=copied,
         )
         return reduce_shape(self.plans[shape.key], samples, self.floors[shape.key], final=final)

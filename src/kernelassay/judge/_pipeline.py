@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,8 @@ from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import LOG_FILE, SUBMISSION_FOLDER, commit, new_grade_id, open_partial, sweep_partials
-from kernelassay.judge._trust import Trust
+from kernelassay.judge._trust import Live, Trust
+from kernelassay.judge._workers import Workers
 from kernelassay.judge.verdict import Facts, decide
 from kernelassay.probes import Evidence
 from kernelassay.records import (
@@ -47,7 +48,7 @@ from kernelassay.records import (
     Verdict,
 )
 from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
-from kernelassay.session import Checked, Job, Session, Trouble, check_case
+from kernelassay.session import Checked, Job, Rig, Trouble, check_case
 
 NOT_TIMED = Timing(state=TimingState.INVALID, reason="not timed: only a right, unconvicted submission is")
 SCORED = (Verdict.CLEAN, Verdict.RUBRIC_LEAK, Verdict.NEEDS_REVIEW)
@@ -135,10 +136,10 @@ class _Grading:
         loaded_folder = self.partial / "loaded"
         shutil.copytree(taken.folder, loaded_folder)
         try:
-            self._build(taken, loaded_folder)
-            if self.trouble is None:
-                self._check(taken, loaded_folder)
-                self._prove(taken, loaded_folder)
+            with Workers(self.sandbox, self._job(taken, loaded_folder), expected=self._expected()) as workers:
+                self._build(taken, loaded_folder)
+                if self.trouble is None:
+                    self._judge(workers)
         except SandboxError as error:
             self.infra = str(error)
         finally:
@@ -173,7 +174,13 @@ class _Grading:
                 Artefact(path=manifest.build.library, sha256=built.sha256, what="library built by the judge, not kept")
             )
 
-    def job(self, taken: TakenIn, folder: Path) -> Job:
+    def _expected(self) -> int:
+        """Workers that a right submission needs: checks and probes share one, fresh ones are asked, one is timed."""
+        probes = self.request.probes
+        fresh = 2 if probes is None or "fresh_process" in probes else 1 if probes else 0
+        return 1 + fresh + (1 if self.request.clocks else 0)
+
+    def _job(self, taken: TakenIn, folder: Path) -> Job:
         """What every worker of this grade is started with."""
         manifest = taken.submission.manifest
         return Job(
@@ -186,13 +193,15 @@ class _Grading:
             cpus=device_cpus()[1],
         )
 
-    def _check(self, taken: TakenIn, folder: Path) -> None:
-        assert self.sandbox is not None
-        job = self.job(taken, folder)
+    def _judge(self, workers: Workers) -> None:
+        """Checks and probes in one process, clocks in others: what is wrong or convicted is not timed."""
+        trust = None
         recipe = Recipe(stage="load")
-        with Session(self.sandbox, job) as session:
-            try:
+        try:
+            with ExitStack() as stack:
                 with self.phase("load"):
+                    session = stack.enter_context(workers.open(load=False))
+                    live = Live(session, session.globals())
                     self.kind = session.load()
                     rigs = settle(self.loaded, session, self.tier, self.progress)
                 self.secret = os.urandom(SECRET_BYTES)
@@ -202,44 +211,42 @@ class _Grading:
                         recipe = recipe_of(case)
                         self.progress.advance(number, len(self.planned), f"{case.case} on {case.shape}")
                         self.checked.append(check_case(self.loaded, rigs[case.shape], case))
-                wrong = next((c for c in self.checked if c.result.status is Status.WRONG), None)
-                if wrong is not None and self.request.probes is None:
-                    with self.phase("diagnose"):
-                        self.diagnosis = diagnose(self.loaded, self.sandbox, job, rigs[wrong.result.case.shape], wrong)
-            except Trouble as trouble:
-                self.trouble = trouble, recipe
-            finally:
-                session.close()
-                self.log.append(session.log().decode(errors="replace"))
-
-    def _prove(self, taken: TakenIn, folder: Path) -> None:
-        """Probes, then clocks: a submission that is wrong or convicted is not timed."""
-        if self.trouble is not None or self.secret is None or self.sandbox is None:
-            return
-        trust = Trust(
-            loaded=self.loaded,
-            sandbox=self.sandbox,
-            job=self.job(taken, folder),
-            tier=self.tier,
-            shapes=self.loaded.problem.tier(self.tier),
-            secret=self.secret,
-            device=self.device,
-            home=self.request.home,
-            mode=self.request.mode,
-            progress=self.progress,
-            logs=self.log,
-        )
-        try:
-            with self.phase("probe"):
-                trust.run_probes(self.request.probes)
+                self._diagnose(workers, rigs)
+                trust = self._trust(workers, self.secret)
+                with self.phase("probe"):
+                    trust.run_probes(live, self.request.probes)
             convicted = any(e.force is Force.CONVICTS for _, e in trust.evidence)
             if self.request.clocks and not convicted and all(c.result.status is Status.CORRECT for c in self.checked):
                 with self.phase("time"):
                     self.timing = trust.run_clocks(self.request.timed)
         except Trouble as trouble:
-            self.trouble = trouble, Recipe(stage="probe", probe=trust.current)
+            self.trouble = trouble, recipe if trust is None else Recipe(stage="probe", probe=trust.current)
         finally:
-            self.probes, self.evidence = trust.probes, trust.evidence
+            self.log += workers.logs
+            if trust is not None:
+                self.probes, self.evidence = trust.probes, trust.evidence
+
+    def _diagnose(self, workers: Workers, rigs: dict[str, Rig]) -> None:
+        """Say more of the first wrong case, unless only certain probes were asked for."""
+        wrong = next((c for c in self.checked if c.result.status is Status.WRONG), None)
+        if wrong is not None and self.request.probes is None:
+            with self.phase("diagnose"):
+                self.diagnosis = diagnose(
+                    self.loaded, workers.sandbox, workers.job, rigs[wrong.result.case.shape], wrong
+                )
+
+    def _trust(self, workers: Workers, secret: bytes) -> Trust:
+        return Trust(
+            loaded=self.loaded,
+            workers=workers,
+            tier=self.tier,
+            shapes=self.loaded.problem.tier(self.tier),
+            secret=secret,
+            device=self.device,
+            home=self.request.home,
+            mode=self.request.mode,
+            progress=self.progress,
+        )
 
     def _record(self, taken: TakenIn) -> Graded:
         self.progress.phase("record")

@@ -21,10 +21,11 @@ from kernelassay.judge._plan import commitment, plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
-from kernelassay.judge._trust import CLOCK_PROBES, Trust
+from kernelassay.judge._trust import CLOCK_PROBES, Live, Trust
+from kernelassay.judge._workers import AHEAD, Workers
 from kernelassay.records import Case, Finding, Grade
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
-from kernelassay.session import Job, Rig, Session, Trouble, check_case
+from kernelassay.session import Fault, Job, Rig, Session, Trouble, check_case
 
 
 @dataclass(frozen=True)
@@ -137,28 +138,35 @@ class _Attempt:
         """
         if probe in CLOCK_PROBES:
             return self._trust(shape, lambda trust: trust.run_clocks())
-        alone = self._trust(shape, lambda trust: trust.run_probes(frozenset({probe})))
-        return alone if alone is not None else self._trust(None, lambda trust: trust.run_probes())
+        alone = self._trust(shape, lambda trust: trust.run_probes(None, frozenset({probe})))
+        return alone if alone is not None else self._trust(None, self._probe_after_checks)
+
+    def _probe_after_checks(self, trust: Trust) -> None:
+        """All calls of the grade up to the end of its probes, in one worker as there."""
+        with trust.workers.open(load=False) as session:
+            live = Live(session, session.globals())
+            session.load()
+            self._calls(session, settle(self.loaded, session, self.grade.problem.tier, self.progress), self._plan())
+            trust.run_probes(live)
 
     def _trust(self, shape: str | None, run: Callable[[Trust], object]) -> Trouble | tuple[str, str] | None:
         tier = self.grade.problem.tier
-        trust = Trust(
-            loaded=self.loaded,
-            sandbox=self.sandbox,
-            job=self._job(),
-            tier=tier,
-            shapes=tuple(s for s in self.loaded.problem.tier(tier) if shape in (None, s.key)),
-            secret=bytes.fromhex(self.grade.secret or ""),
-            device=self.grade.device,
-            home=self.home,
-            mode="development",
-            progress=self.progress,
-            logs=[],
-        )
-        try:
-            run(trust)
-        except Trouble as trouble:
-            return trouble if trouble.rule == self.finding.rule else None
+        with Workers(self.sandbox, self._job(), expected=AHEAD) as workers:
+            trust = Trust(
+                loaded=self.loaded,
+                workers=workers,
+                tier=tier,
+                shapes=tuple(s for s in self.loaded.problem.tier(tier) if shape in (None, s.key)),
+                secret=bytes.fromhex(self.grade.secret or ""),
+                device=self.grade.device,
+                home=self.home,
+                mode="development",
+                progress=self.progress,
+            )
+            try:
+                run(trust)
+            except Trouble as trouble:
+                return trouble if trouble.rule == self.finding.rule else None
         return next(((e.expected, e.actual) for _, e in trust.evidence if e.rule == self.finding.rule), None)
 
     def _plan(self) -> tuple[Case, ...]:
@@ -177,16 +185,21 @@ class _Attempt:
                 session.load()
                 tier = self.grade.problem.tier
                 rigs = settle(self.loaded, session, tier, self.progress) if settled else {}
-                faults = []
-                for number, case in enumerate(sequence):
-                    self.progress.advance(number, len(sequence), f"{case.case} on {case.shape}")
-                    if case.shape not in rigs:
-                        rigs[case.shape] = Rig(session, self.loaded.problem.shape(case.shape))
-                    faults = list(check_case(self.loaded, rigs[case.shape], case).faults)
+                faults = self._calls(session, rigs, sequence)
                 seen = next(((f.expected, f.actual) for f in faults if f.rule == self.finding.rule), None)
                 return {f.rule for f in faults}, seen
             except Trouble as trouble:
                 return {trouble.rule}, trouble
+
+    def _calls(self, session: Session, rigs: dict[str, Rig], sequence: Sequence[Case]) -> list[Fault]:
+        """Make the calls of some cases; the faults of the last one."""
+        faults: list[Fault] = []
+        for number, case in enumerate(sequence):
+            self.progress.advance(number, len(sequence), f"{case.case} on {case.shape}")
+            if case.shape not in rigs:
+                rigs[case.shape] = Rig(session, self.loaded.problem.shape(case.shape))
+            faults = list(check_case(self.loaded, rigs[case.shape], case).faults)
+        return faults
 
     def _job(self) -> Job:
         manifest, cpus = self.grade.submission.manifest, device_cpus()[1]

@@ -7,16 +7,15 @@ is asked for comparison.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem
 from kernelassay.devices import device_cpus
-from kernelassay.judge._clocks import Clocks, pinned
+from kernelassay.judge._clocks import Clocks, Nulls, pinned
 from kernelassay.judge._plan import derive
 from kernelassay.judge._request import Progress
+from kernelassay.judge._workers import Workers
 from kernelassay.probes import PROBES, Evidence, Outcome, Subject, result_of
 from kernelassay.records import (
     Case,
@@ -32,8 +31,7 @@ from kernelassay.records import (
     Verdict,
     evaluate,
 )
-from kernelassay.sandbox import Sandbox
-from kernelassay.session import Job, Rig, Session
+from kernelassay.session import Rig, Session
 from kernelassay.timing import BLATANT_SHARE, FORGED_SHARE, Mode, ProcessRun, awake, claimed_share, reduce_grade
 
 HEAVY_FLOPS = 2e8
@@ -46,6 +44,16 @@ CLOCK_PROBES = frozenset({TIMED, CLAIMED})
 """What a run of the clocks answers."""
 ONCE = frozenset({"fresh_process", "global_state"})
 """Probes about the process rather than a shape: one secret shape is enough."""
+ENDING = frozenset({"fresh_process"})
+"""Probes that end the live worker: they come last, so that no other has to be started for those after it."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """A worker with the submission, and its global state before that was loaded."""
+
+    session: Session
+    before: dict[str, str]
 
 
 @dataclass
@@ -53,8 +61,7 @@ class Trust:
     """Probes and clocks over one built submission."""
 
     loaded: LoadedProblem
-    sandbox: Sandbox
-    job: Job
+    workers: Workers
     tier: Tier
     shapes: tuple[Shape, ...]
     """Those of the tier; fewer in a replay."""
@@ -63,7 +70,6 @@ class Trust:
     home: Path
     mode: Mode
     progress: Progress
-    logs: list[str]
     probes: list[ProbeResult] = field(default_factory=list)
     evidence: list[tuple[str, Evidence]] = field(default_factory=list)
     """Probe name and what it found; of several findings by one rule the first."""
@@ -72,19 +78,12 @@ class Trust:
     current: str | None = None
     """The probe that is running."""
 
-    @contextmanager
-    def open(self, job: Job | None = None) -> Iterator[Session]:
-        """A fresh, loaded worker whose output ends in the log."""
-        with Session(self.sandbox, job or self.job) as session:
-            try:
-                session.load()
-                yield session
-            finally:
-                session.close()
-                self.logs.append(session.log().decode(errors="replace"))
-
-    def run_probes(self, only: frozenset[str] | None = None) -> None:
+    def run_probes(self, live: Live | None, only: frozenset[str] | None = None) -> None:
         """Every probe on every shape (heavy shapes: one of them).
+
+        Args:
+            live: A worker with the submission; a probe may end it, and the later ones get another. None: get one.
+            only: Names of the probes to run; None: all.
 
         Raises:
             kernelassay.session.Trouble: a call did not return.
@@ -96,31 +95,28 @@ class Trust:
             for name in PROBES
             if (only is None or name in only) and (name not in ONCE or shape is once)
         ]
+        steps.sort(key=lambda step: step[1] in ENDING)
         total = len(steps)
-        while steps:  # a probe that asked for a fresh worker has ended the live one
-            ran = self._probe_until_retired(steps, total - len(steps), total)
-            steps = [step for step in steps[ran:] if not self._convicted_by(step[1])]
-
-    def _probe_until_retired(self, steps: list[tuple[Shape, str]], first: int, total: int) -> int:
-        """Run probes in one worker until none is left or the worker is gone; returns how many ran."""
-        with Session(self.sandbox, self.job) as session:
-            try:
-                session.start()
-                before = session.globals()
+        ran = 0 if live is None or live.session.ended else self._probe_until_retired(live, steps, total)
+        while steps := [step for step in steps[ran:] if not self._convicted_by(step[1])]:
+            with self.workers.open(load=False) as session:  # a probe that asked for a fresh worker ended the live one
+                live = Live(session, session.globals())
                 session.load()
-                for number, (shape, name) in enumerate(steps):
-                    self.progress.advance(first + number, total, f"{name} on {shape.key}")
-                    proves, run = PROBES[name]
-                    self.current = name
-                    begun = time.monotonic()
-                    subject = self._subject(Rig(session, shape), shape, session, before)
-                    self._keep(name, proves, run(subject), shape, time.monotonic() - begun)
-                    if session.ended:
-                        return number + 1
-                return len(steps)
-            finally:
-                session.close()
-                self.logs.append(session.log().decode(errors="replace"))
+                ran = self._probe_until_retired(live, steps, total)
+
+    def _probe_until_retired(self, live: Live, steps: list[tuple[Shape, str]], total: int) -> int:
+        """Run probes in one worker until none is left or the worker is gone; returns how many ran."""
+        session = live.session
+        for number, (shape, name) in enumerate(steps):
+            self.progress.advance(total - len(steps) + number, total, f"{name} on {shape.key}")
+            proves, run = PROBES[name]
+            self.current = name
+            begun = time.monotonic()
+            subject = self._subject(Rig(session, shape), shape, session, live.before)
+            self._keep(name, proves, run(subject), shape, time.monotonic() - begun)
+            if session.ended:
+                return number + 1
+        return len(steps)
 
     def _convicted_by(self, name: str) -> bool:
         """Whether the probe has convicted on some shape: one counter-example is enough, the next ones cost workers."""
@@ -136,7 +132,7 @@ class Trust:
         def retire() -> None:
             session.close()
 
-        return Subject(self.loaded, rig, self.open, seed, retire, before)
+        return Subject(self.loaded, rig, self.workers.open, seed, retire, before)
 
     def _keep(self, name: str, proves: str, outcome: Outcome, shape: Shape, seconds: float) -> None:
         """One record per probe: the worst of its shapes."""
@@ -174,6 +170,7 @@ class Trust:
         self.current = TIMED
         judge_cpu, cpus = device_cpus()
         shapes = tuple(s for s in self.shapes if only is None or s.key in only)
+        self.workers.wait()
         with pinned(judge_cpu), awake({judge_cpu, *cpus}):
             clocks = Clocks(
                 loaded=self.loaded,
@@ -186,12 +183,14 @@ class Trust:
                 mode=self.mode,
                 progress=self.progress,
             )
-            nulls = clocks.nulls(self.open, self.job)
+            nulls: Nulls = {}
             runs: dict[str, list[ProcessRun]] = {s.key: [] for s in shapes}
             timings: dict[str, ShapeTiming] = {}
             copied = False
             for process in range(max(plan.processes for plan in clocks.plans.values())):
-                with self.open() as session:
+                with self.workers.open(load=False) as session:
+                    nulls = nulls or clocks.nulls(session)
+                    session.load()
                     copied = copied or not session.readable
                     rigs = clocks.settle(session)
                     for number, shape in enumerate(shapes):

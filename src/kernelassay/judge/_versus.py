@@ -28,7 +28,7 @@ from kernelassay.timing import Context, Pair, ProcessRun, VersusResult, abba, aw
 
 PAIRS = 8
 """Four ABBA blocks: fewer support no claim (`timing._compare.PAIRS`)."""
-POLICY = "cpu: last-level cache displaced, code warm"
+POLICY = "cpu: inputs evicted, code warm"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class _Race:
 
     def run(self) -> dict[str, list[Pair]]:
         """The pairs of every shape."""
-        nulls = self.clocks.nulls(self.open, self.jobs[0])
+        with Session(self.sandbox, self.jobs[0]) as session:
+            nulls = self.clocks.nulls(session)
         order = abba(self.pairs)
         times: dict[str, list[tuple[str, float]]] = {s.key: [] for s in self.clocks.shapes}
         for number, side in enumerate(order):

@@ -27,7 +27,7 @@ def run(subject: Subject) -> Outcome:
     drawn = [subject.draw(f"late_work/{number}") for number in range(CALLS)]
     subject.rig.set_weights(drawn[0][1].weights)
     batch = Batch(subject.rig, CALLS)
-    made = batch.round([tensors.inputs for _, tensors in drawn], frozen=lambda: None)
+    made = batch.round([tensors.inputs for _, tensors in drawn], frozen=lambda start, size: None)
     time.sleep(WAIT_S)
     later = batch.again()
     quiet = subject.rig.session.quiet()

@@ -42,7 +42,7 @@ FORMS = (
     Form("last in a row", ROW, ROW - 1, {}),
     Form("first in a row", ROW, 0, {}),
     Form("timed inside", 2, 1, {"same_objects": True, "flush_bytes": FLUSH_BYTES}),
-    Form("timed outside", ROW, 0, {"frozen": lambda: None}),
+    Form("timed outside", ROW, 0, {"frozen": lambda start, size: None}),
 )
 
 
@@ -73,7 +73,7 @@ def _cases(subject: Subject, target: Drawn, earlier: Sequence[Made]) -> Outcome:
     drawn = [subject.draw(f"phase_blindness/case/{name}", case=name) for name in names]
     drawn = [(case, tensors) for case, tensors in drawn if _same_weights(tensors, target[1])]
     random.Random(subject.seeds("phase_blindness/order")).shuffle(drawn)
-    made = _round(Batch(subject.rig, len(drawn)), drawn, {"frozen": lambda: None}) if drawn else []
+    made = _round(Batch(subject.rig, len(drawn)), drawn, {"frozen": lambda start, size: None}) if drawn else []
     for number, one in enumerate(made):
         checked = subject.check(*one)
         if checked.faults:

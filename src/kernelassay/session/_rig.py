@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -131,11 +130,13 @@ class Batch:
         """Map `sets` sets of inputs and state, and a private place for as many results."""
         self.rig, self.sets = rig, sets
         session, problem = rig.session, rig.problem
-        self._id, self.inputs = session.slab((Role.INPUT, Role.STATE), rig.shape, "assay-inputs", sets)
+        results = len(problem.role(Role.OUTPUT))
+        self._id, self.inputs = session.slab((Role.INPUT, Role.STATE), rig.shape, "assay-inputs", sets, results)
         self._outputs: tuple[int, Slab] | None = None
         if not session.readable:
             self._outputs = session.slab((Role.OUTPUT,), rig.shape, "assay-outputs", sets)
-        self._last: tuple[int, dict[str, Any]] = (0, {})
+        self._last: list[list[int]] = []
+        """Where the results of the last round lay, by the worker's word."""
         layout = Slab(problem.role(Role.OUTPUT), rig.shape, "assay-layout")
         self._layout = layout.fields
         layout.close()
@@ -146,7 +147,7 @@ class Batch:
         *,
         same_objects: bool = False,
         flush_bytes: int = 0,
-        frozen: Callable[[], None] | None = None,
+        frozen: Callable[[int, int], None] | None = None,
     ) -> Round:
         """Make one call per element of `arguments`, in order.
 
@@ -154,8 +155,9 @@ class Batch:
             arguments: at most `sets` sets of inputs and state, copied into the shared memory.
             same_objects: hand the worker's calls the same tensor objects as the last such round did.
             flush_bytes: the worker first reads that much memory, which displaces the cache.
-            frozen: when given, the worker is frozen while the inputs are written and this is called, and again
-                before its results are read; the elapsed time runs from just before the thaw until it stands still.
+            frozen: when given, the worker is frozen while the inputs are written and this is called with their
+                address and bytes, and again before its results are read; the elapsed time runs from just before the
+                thaw until it stands still.
 
         Raises:
             Trouble: a call did not return.
@@ -169,6 +171,7 @@ class Batch:
             slab=self._id,
             sets=list(range(len(arguments))),
             scalars=scalars,
+            results=self.inputs.table.shape[1],
             same_objects=same_objects,
             flush_bytes=flush_bytes,
         )
@@ -177,13 +180,14 @@ class Batch:
         for number, values in enumerate(arguments):
             self.inputs.write(dict(values), number)
         targets = [self._targets() for _ in arguments]
+        self.inputs.table.zero_()
         if frozen:
-            frozen()
+            frozen(self.inputs.address, len(arguments) * self.inputs.set_bytes)
         request = session.post("go")
         start = time.perf_counter_ns()
         if frozen:
             session.process.thaw()
-        reply = session.receive(request, "go", limits.call_s * max(1, len(arguments)))
+        session.receive(request, "go", limits.call_s * max(1, len(arguments)))
         done_us = (time.perf_counter_ns() - start) / 1e3
         if self._outputs is not None:
             self._outputs[1].poison()
@@ -191,19 +195,19 @@ class Batch:
         if frozen:
             session.process.freeze()  # from here on no result can change, so this is when all of them exist
         elapsed_us = (time.perf_counter_ns() - start) / 1e3
-        self._last = len(arguments), reply
-        self._capture(reply, targets)
+        self._last = self.inputs.table[: len(arguments)].tolist()
+        self._capture(targets)
         after = [self.inputs.snapshot(number) for number in range(len(arguments))]
         if frozen:
             session.process.thaw()
-        return Round(self._results(reply, targets, after), elapsed_us, done_us)
+        return Round(self._results(targets, after), elapsed_us, done_us)
 
     def again(self) -> list[dict[str, Tensor]]:
         """Read the results of the last round once more, from where they lay then."""
-        targets = [self._targets() for _ in range(self._last[0])]
+        targets = [self._targets() for _ in self._last]
         if self._outputs is not None:
             self.rig.session.ask("copy", self.rig.limits.call_s, slab=self._outputs[0])
-        self._capture(self._last[1], targets)
+        self._capture(targets)
         return targets
 
     def _targets(self) -> dict[str, Tensor]:
@@ -214,20 +218,18 @@ class Batch:
             out[field["name"]] = tensor
         return out
 
-    def _capture(self, reply: dict[str, Any], targets: list[dict[str, Tensor]]) -> None:
+    def _capture(self, targets: list[dict[str, Tensor]]) -> None:
         """Read every result, in random order, into `targets`."""
         if self._outputs is not None:
             for number, target in enumerate(targets):
                 target.update(self._outputs[1].snapshot(number))
             return
-        pointers = reply.get("pointers")
-        pieces = []
-        if isinstance(pointers, list) and len(pointers) == len(targets):
-            for row, target in zip(pointers, targets, strict=True):
-                if isinstance(row, list) and len(row) == len(target):
-                    for there, tensor in zip(row, target.values(), strict=True):
-                        if isinstance(there, int) and 0 < there < 1 << 48:
-                            pieces.append((there, tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+        pieces = [
+            (there, tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            for row, target in zip(self._last, targets, strict=True)
+            for there, tensor in zip(row, target.values(), strict=True)
+            if 0 < there < 1 << 48
+        ]
         random.shuffle(pieces)
         try:
             read_memory(self.rig.session.pid, pieces)
@@ -242,9 +244,7 @@ class Batch:
             except PeekError:
                 ctypes.memset(piece[1], POISON, piece[2])
 
-    def _results(
-        self, reply: dict[str, Any], targets: list[dict[str, Tensor]], after: list[dict[str, Tensor]]
-    ) -> tuple[CallResult, ...]:
+    def _results(self, targets: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[CallResult, ...]:
         session = self.rig.session
         told = session.ask("facts", self.rig.limits.call_s)
         try:

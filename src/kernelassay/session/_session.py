@@ -70,8 +70,6 @@ class Job:
     limits: Limits
     threads: int
     cpus: frozenset[int] | None = None
-    clean: bool = False
-    """No submission: a worker by which the judge measures what a round costs without calls."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the worker's environment; the same in every phase of a grade."""
 
@@ -149,6 +147,13 @@ class Session:
             return
         self.readable = canary.raw == bytes(range(1, CANARY_BYTES + 1))
 
+    def load_nothing(self) -> None:
+        """Start, and give the worker an entry of our own that does nothing; the submission may be loaded afterwards.
+
+        By such a worker the judge measures what a round costs without calls.
+        """
+        self._load(CLEAN)
+
     def load(self) -> EntryKind | None:
         """Start, and let the worker import the submission; returns the entry kind that was found.
 
@@ -156,26 +161,27 @@ class Session:
             kernelassay.sandbox.SandboxError: the worker did not come up.
             Trouble: the submission could not be imported.
         """
+        reply = self._load(self.job.kind)
+        try:
+            self.kind = EntryKind(str(reply.get("kind")))
+        except ValueError as error:
+            raise self.forged("load", f"entry kind {reply.get('kind')!r}") from error
+        return self.kind
+
+    def _load(self, kind: str | None) -> dict[str, Any]:
         self.start()
         job, manifest = self.job, self.job.manifest
-        reply = self.ask(
+        return self.ask(
             "load",
             job.limits.load_s,
             file=manifest.file,
-            kind=CLEAN if job.clean else job.kind,
+            kind=kind,
             library=manifest.build.library if manifest.build else None,
             symbol=manifest.symbol,
             entry=job.problem.entry,
             weights=[t.name for t in job.problem.role(Role.WEIGHT)],
             threads=job.threads,
         )
-        if job.clean:
-            return None
-        try:
-            self.kind = EntryKind(str(reply.get("kind")))
-        except ValueError as error:
-            raise self.forged("load", f"entry kind {reply.get('kind')!r}") from error
-        return self.kind
 
     def ask(self, op: str, timeout_s: float, fds: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
         """One request, one reply.
@@ -286,9 +292,11 @@ class Session:
         told = self.ask("globals", self.job.limits.call_s).get("globals")
         return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
 
-    def slab(self, roles: Sequence[Role], shape: Shape, label: str, sets: int = 1) -> tuple[int, Slab]:
+    def slab(
+        self, roles: Sequence[Role], shape: Shape, label: str, sets: int = 1, results: int = 0
+    ) -> tuple[int, Slab]:
         """A new slab for the tensors of these roles, mapped in the worker too; its number and the judge's side."""
-        slab = Slab(self.job.problem.role(*roles), shape, label, sets)
+        slab = Slab(self.job.problem.role(*roles), shape, label, sets, results)
         number, self._next_slab = self._next_slab, self._next_slab + 1
         self.ask(
             "map",
@@ -297,6 +305,7 @@ class Session:
             slab=number,
             size_bytes=slab.size_bytes,
             set_bytes=slab.set_bytes,
+            table_offset=slab.table_offset,
             fields=slab.fields,
         )
         return number, slab

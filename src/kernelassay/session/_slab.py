@@ -40,8 +40,13 @@ def torch_dtype(name: str) -> torch.dtype:
 class Slab:
     """One sealed memfd with one or more equal sets of tensors laid out in it, seen from the judge."""
 
-    def __init__(self, tensors: Sequence[TensorSpec], shape: Shape, label: str, sets: int = 1) -> None:
-        """Lay out `sets` sets of `tensors` at `shape`; `label` is shown in `/proc`, for people."""
+    def __init__(
+        self, tensors: Sequence[TensorSpec], shape: Shape, label: str, sets: int = 1, results: int = 0
+    ) -> None:
+        """Lay out `sets` sets of `tensors` at `shape`; `label` is shown in `/proc`, for people.
+
+        Behind the sets comes a table of int64 (sets, `results`), in which the worker notes where results lie.
+        """
         self.fields: list[dict[str, Any]] = []
         offset = 0
         for tensor in tensors:
@@ -53,7 +58,8 @@ class Slab:
             payload = count * torch_dtype(tensor.dtype).itemsize
             offset += -(-max(payload, 1) // ALIGN_BYTES) * ALIGN_BYTES
         self.set_bytes = max(offset, ALIGN_BYTES)
-        self.size_bytes = self.set_bytes * sets
+        self.table_offset = self.set_bytes * sets
+        self.size_bytes = self.table_offset + 8 * sets * results
         self.fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size_bytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -62,6 +68,8 @@ class Slab:
         self._views = [
             {f["name"]: self._view(f, number * self.set_bytes) for f in self.fields} for number in range(sets)
         ]
+        self.table = self._raw[self.table_offset :].view(torch.int64).view(sets, results)
+        """Addresses in the worker: its claim."""
 
     def _view(self, field: dict[str, Any], base: int) -> Tensor:
         dtype = torch_dtype(field["dtype"])
@@ -71,6 +79,11 @@ class Slab:
         start = base + field["offset"]
         raw = self._raw[start : start + count * dtype.itemsize]
         return raw.view(dtype).view(field["shape"])
+
+    @property
+    def address(self) -> int:
+        """Where the first set lies in this process."""
+        return self._raw.data_ptr()
 
     def write(self, values: dict[str, Tensor], number: int = 0) -> None:
         """Copy `values` into one set of the shared memory; names, dtypes and shapes are the layout's."""

@@ -14,9 +14,10 @@ from kernelassay.timing._compare import (
     abba,
     compare,
 )
+from kernelassay.timing._displace import Displacer
 from kernelassay.timing._physics import Gate, Peaks, Work, cpu_peaks, floor, gate, work
 from kernelassay.timing._plan import MIN_ROUNDS, Mode, next_round, plan_shape, repeat_plan
-from kernelassay.timing._protocol import Displacer, ProcessRun, compare_calls, run_nulls, run_process, set_bytes
+from kernelassay.timing._protocol import ProcessRun, compare_calls, run_nulls, run_process, set_bytes
 from kernelassay.timing._reduce import Decision, Reduction, geomean_score, reduce_grade, reduce_shape
 from kernelassay.timing._samples import ProcessSamples, ShapeSamples
 from kernelassay.timing._statistics import processes_needed

@@ -99,6 +99,8 @@ class Draft:
         self._width()
         if self.floor is not None and self.floor.cache_resident:
             self.labels.append("cache-resident")
+        if self.samples.displaced_by_reading:
+            self.labels.append("code displaced with the data")
         if self.samples.copied_outputs:
             self.labels.append("outputs copied inside the clock")
 

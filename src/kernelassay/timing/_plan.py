@@ -19,7 +19,7 @@ Mode = Literal["development", "careful", "regrade"]
 
 TARGET_US = 5_000.0
 """K × floor is at least this: jitter of the two stamps stays a small part of it. [estimated]"""
-K_CAP: dict[Kind, int] = {"cpu": 64, "cuda": 256}
+K_CAP: dict[Kind, int] = {"cpu": 128, "cuda": 256}
 """Calls of one round. A CPU's judge writes all K sets and displaces the cache before each round. [rule]"""
 MEMORY_SHARE = 8
 """One copy of the sets takes at most this part of the device's memory. [rule]"""

@@ -49,6 +49,8 @@ class ShapeSamples:
     """Why there is no inner clock (the call synchronises inside, …); empty where there is one."""
     pair_floor_us: float | None = None
     """What the inner clock reads around nothing on this device."""
+    displaced_by_reading: bool = False
+    """The judge could not evict single lines, so code was displaced with the data."""
     copied_outputs: bool = False
     """The worker had to copy an output inside the outer clock."""
 

@@ -14,14 +14,26 @@ from torch import Tensor
 
 from .adapters import Bound
 
-MAX_RESULTS = 16
-"""Results of one call that are reported; no problem has as many outputs."""
-
 
 def address(result: Any) -> int:
     """Where a plain tensor's memory lies; 0 for everything else (a sparse or nested one has no such place)."""
     plain = type(result) is Tensor and result.layout is torch.strided and not result.is_nested
     return result.data_ptr() if plain else 0
+
+
+def addresses(held: list[tuple[Any, ...]], row: int) -> list[int]:
+    """`row` addresses for each call, 0 where there is none to tell.
+
+    It runs once per call inside the outer clock, so the common case asks each result one question only.
+    """
+    flat: list[int] = []
+    for results in held:
+        try:
+            there = [result.data_ptr() if type(result) is Tensor else 0 for result in results]
+        except Exception:  # sparse
+            there = [address(result) for result in results]
+        flat += there if len(there) == row else [0] * row
+    return flat
 
 
 class Clock:
@@ -46,8 +58,8 @@ class Clock:
         if self._flush_now and self._flush.numel() != words:
             self._flush = torch.ones(words, dtype=torch.int64)
 
-    def go(self) -> list[list[int]]:
-        """Make the armed calls in order; the address of every result, 0 for what is no plain tensor."""
+    def go(self) -> None:
+        """Make the armed calls in order."""
         if self._flush_now:
             self._flush.sum()
         now, held, stamps = self._now, self.held, self.stamps
@@ -56,4 +68,3 @@ class Clock:
             held.append(call())
             stamps.append(now() - start)
         self._armed = []
-        return [[address(r) for r in results[:MAX_RESULTS]] for results in held]

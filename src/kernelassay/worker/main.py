@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import adapters, wire
-from .clock import MAX_RESULTS, Clock, address
+from .clock import Clock, address, addresses
 from .slab import Slab
 
 CLEAN = "clean"
@@ -25,6 +25,8 @@ CLEAN = "clean"
 MAX_NAME, MAX_MESSAGE, MAX_TRACEBACK = 200, 1_000, 8_000
 """Characters of an exception's texts; a character may take 12 bytes in a packet, and all of them fit one."""
 
+MAX_RESULTS = 16
+"""Results of one call that are described; no problem has as many outputs."""
 MAX_DISTINCT = 4
 """Distinct descriptions that one reply holds; an honest submission has one."""
 
@@ -44,6 +46,7 @@ class Worker:
         self._slabs: dict[int, Slab] = {}
         self._clock = Clock()
         self._armed_on: Slab | None = None
+        self._results = 0
         self._operations: dict[str, Callable[..., Reply]] = {
             "load": self.load,
             "model": self.model,
@@ -109,9 +112,9 @@ class Worker:
         self._models[model] = built
         return {}
 
-    def map(self, slab: int, size_bytes: int, set_bytes: int, fields: list[dict[str, Any]], fd: int) -> Reply:
+    def map(self, slab: int, fd: int, **layout: Any) -> Reply:
         """Map shared memory under the number `slab`."""
-        self._slabs[slab] = Slab(fd, size_bytes, set_bytes, fields)
+        self._slabs[slab] = Slab(fd, **layout)
         return {}
 
     def unmap(self, slab: int) -> Reply:
@@ -129,21 +132,33 @@ class Worker:
         return {"called": self._models[model].prepare()}
 
     def arm(
-        self, model: str, slab: int, sets: list[int], scalars: list[int], same_objects: bool, flush_bytes: int
+        self,
+        model: str,
+        slab: int,
+        sets: list[int],
+        scalars: list[int],
+        results: int,
+        same_objects: bool,
+        flush_bytes: int,
     ) -> Reply:
-        """Bind one call per number in `sets`, in that order, for the next `go`.
+        """Bind one call per number in `sets`, in that order, for the next `go`; each is to give `results` tensors.
 
         With `same_objects` the tensors are those of the last such call on the same set, not new views.
         """
         source, adapter = self._slabs[slab], self._models[model]
         views = source.kept if same_objects else source.views
         self._clock.arm([adapter.bind(views(number), scalars) for number in sets], flush_bytes)
-        self._armed_on = source
+        self._armed_on, self._results = source, results
         return {}
 
     def go(self) -> Reply:
-        """Make the armed calls; the reply says where the results lie, and nothing that could be said later."""
-        return {"pointers": self._clock.go()}
+        """Make the armed calls and note where the results lie; the reply holds nothing that could be said later."""
+        source = self._armed_on
+        if source is None:
+            raise RuntimeError("go before arm")
+        self._clock.go()
+        source.note(addresses(self._clock.held, self._results))
+        return {}
 
     def facts(self) -> Reply:
         """Describe the last `go`: per call, the number of its description among the distinct, and nanoseconds."""

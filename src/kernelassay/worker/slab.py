@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from typing import Any
@@ -16,13 +17,14 @@ Field = dict[str, Any]
 class Slab:
     """One shared memory range, holding one or more equal sets of tensors."""
 
-    def __init__(self, fd: int, size_bytes: int, set_bytes: int, fields: list[Field]) -> None:
+    def __init__(self, fd: int, size_bytes: int, set_bytes: int, table_offset: int, fields: list[Field]) -> None:
         """Map `fd` (and close it).
 
         Args:
             fd: descriptor of the shared memory.
             size_bytes: its size.
             set_bytes: distance between two sets.
+            table_offset: where the sets end and the table begins in which `note` writes.
             fields: the tensors of one set.
         """
         self._set_bytes = set_bytes
@@ -32,7 +34,8 @@ class Slab:
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.start = self._bytes.data_ptr()
-        self.end = self.start + size_bytes
+        self.end = self.start + table_offset
+        self._table = (ctypes.c_uint64 * ((size_bytes - table_offset) // 8)).from_buffer(self._map, table_offset)
 
     def views(self, number: int = 0) -> dict[str, Tensor]:
         """A new tensor object over each field's memory in one set, by name."""
@@ -47,6 +50,10 @@ class Slab:
             raw = self._bytes[start : start + count * dtype.itemsize]
             out[field["name"]] = raw.view(dtype).view(field["shape"])
         return out
+
+    def note(self, addresses: list[int]) -> None:
+        """Write addresses of results into the table, where the judge reads them."""
+        self._table[: len(addresses)] = addresses  # type: ignore[assignment]  # numbers become c_uint64
 
     def kept(self, number: int = 0) -> dict[str, Tensor]:
         """The tensor objects that the first call of this method made for the set: same objects, same addresses."""
