@@ -63,12 +63,19 @@ def main() -> None:
                     batch = Batch(rig, max(options.k))
                     sets = [draw(loaded, shape, "nominal", seed, 0).inputs for seed in range(max(options.k))]
                     for k in options.k:
-                        times = []
+                        times, frozen = [], []
                         for _ in range(options.rounds):
                             rig.call(sets[0])
                             made = batch.round(sets[:k], frozen=displace)
                             times.append(made.done_us if clean else made.elapsed_us)
-                        print("w" if clean else "T", f"{shape.key:18} K={k:4}", spread(times), flush=True)
+                            frozen.append(made.elapsed_us - made.done_us)
+                        print(
+                            "w" if clean else "T",
+                            f"{shape.key:18} K={k:4}",
+                            spread(times),
+                            f"freezing {statistics.median(frozen):5.0f}",
+                            flush=True,
+                        )
 
 
 if __name__ == "__main__":

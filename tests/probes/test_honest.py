@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,10 @@ def test_a_fresh_process_agrees_with_a_used_one(bench: Bench) -> None:
 
 
 ODD = {
+    "weights that are parameters": (
+        "unmutated",
+        re.sub(r'self.register_buffer\("(.)", (.*)\)', r"self.\1 = nn.Parameter(\2)", HONEST[LINEAR]),
+    ),
     "weights packed by version": (
         "live_weights",
         linear(

@@ -40,6 +40,8 @@ def test_nothing_is_left_open(arena: Arena) -> None:
         with Session(Sandbox(), job(arena, files)) as session:
             session.load()
             assert session.readable
+            rig = Rig(session, load(PROBLEM).problem.shapes[0])
+            rig.call(draw(load(PROBLEM), rig.shape, "nominal", 1, 0).inputs)
         counts.append(len(list(Path("/proc/self/fd").iterdir())))
     assert counts[0] == counts[1]
     arena.assert_nothing_left()

@@ -11,9 +11,10 @@ from kernelassay.decks._loader import hash_files, load, problem_names
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks._reference import Reference
 from kernelassay.decks._report import LegalCount, LintReport, MutantCount, NullCount, Survivor
-from kernelassay.decks.comparators import Comparison, Mismatch, attribute, compare
+from kernelassay.decks.comparators import WITHOUT_ORACLE, Comparison, Mismatch, attribute, compare
 
 __all__ = [
+    "WITHOUT_ORACLE",
     "CaseTensors",
     "Comparison",
     "DeckError",

@@ -4,13 +4,18 @@ The rule: what the manifest expects is compared with what the grade says, word f
 exception of the judge is not an expected verdict. A quick run gives each exploit its checks and the one probe that
 its manifest names, and each honest look-alike every probe; attacks on the clock are timed on one shape. A full run
 times all shapes, grades the twins too, asks the naive judge, and reproduces each conviction.
+
+Entries that are not timed run side by side, each under a judge of its own; what is timed runs after them, alone.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +27,10 @@ from kernelassay.redteam._gain import gain_of
 from kernelassay.redteam._naive import ask_naive_judge
 from kernelassay.redteam._report import RedteamReport, Row
 from kernelassay.redteam._twin import make_twin
-from kernelassay.sandbox import Level, Sandbox
+from kernelassay.sandbox import Level, Sandbox, end_with_parent
+
+MOST_JUDGES = 4
+"""Judges side by side: each holds 500 MB with its workers, and their submissions share the device's cores."""
 
 
 class _Quiet:
@@ -45,7 +53,7 @@ def run(
     level: Level | None = None,
     progress: Progress | None = None,
 ) -> RedteamReport:
-    """Grade every entry of the corpus, or those whose name is in `only`, one at a time.
+    """Grade every entry of the corpus, or those whose name is in `only`.
 
     Args:
         device: As in a grade.
@@ -54,7 +62,7 @@ def run(
         folder: The corpus; None: the repository's.
         home: Where the grades are kept.
         level: Isolation; None: the strongest that works.
-        progress: Hears which entry is next.
+        progress: Hears which entry is done.
 
     Raises:
         CorpusError: the corpus is missing or broken, or `only` names what is not in it.
@@ -70,12 +78,32 @@ def run(
         entries = tuple(entry for entry in entries if entry.name in only)
     bout = _Bout(device, full, home or default_home(), level)
     begun = time.monotonic()
-    rows = []
     progress.phase("full run" if full else "quick run")
-    for number, entry in enumerate(entries):
-        progress.advance(number, len(entries), entry.name)
-        rows.append(bout.row(entry))
-    return RedteamReport(device, full, tuple(rows), only is not None, time.monotonic() - begun)
+    rows: dict[str, Row] = {}
+    for row in _rows(bout, entries):
+        rows[row.name] = row
+        progress.advance(len(rows), len(entries), row.name)
+    ordered = tuple(rows[entry.name] for entry in entries)
+    return RedteamReport(device, full, ordered, only is not None, time.monotonic() - begun)
+
+
+def _rows(bout: _Bout, entries: Sequence[Entry]) -> Iterator[Row]:
+    """The rows as they get ready."""
+    together = [entry for entry in entries if not entry.manifest.clocks]
+    judges = min(MOST_JUDGES, len(os.sched_getaffinity(0)), len(together))
+    if judges > 1:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(judges, context, initializer=end_with_parent) as pool:
+            try:
+                for done in as_completed([pool.submit(bout.row, entry) for entry in together]):
+                    yield done.result()
+            finally:
+                pool.shutdown(cancel_futures=True)  # after a Ctrl-C nobody begins another entry
+    else:
+        yield from map(bout.row, together)
+    for entry in entries:
+        if entry.manifest.clocks:
+            yield bout.row(entry)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ trusted warden process between it and the jail cleans up, and `sweep` removes wh
 
 from kernelassay.sandbox._model import Ending, Jail, Level, LevelReport, SandboxError, ScratchError, Swept
 from kernelassay.sandbox._process import JailedProcess
-from kernelassay.sandbox._sandbox import Sandbox, available, harden_judge, sweep
+from kernelassay.sandbox._sandbox import Sandbox, available, end_with_parent, harden_judge, sweep
 
 __all__ = [
     "Ending",
@@ -20,6 +20,7 @@ __all__ = [
     "ScratchError",
     "Swept",
     "available",
+    "end_with_parent",
     "harden_judge",
     "sweep",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from contextlib import ExitStack, suppress
@@ -68,6 +69,11 @@ class Sandbox:
 def available() -> tuple[LevelReport, ...]:
     """Every level, strongest first, each really tried (once per process)."""
     return tuple(_report(level) for level in Level)
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it ends, however that ends."""
+    confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def harden_judge() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kernelassay.decks import CaseTensors, Comparison, LoadedProblem, compare, draw, expect
+from kernelassay.decks import WITHOUT_ORACLE, CaseTensors, Comparison, LoadedProblem, compare, draw, expect
 from kernelassay.records import Case, CaseResult, Location, Role, Status, TensorSpec, extent
 from kernelassay.session._rig import CallResult, OutputFact, Rig
 from kernelassay.session._slab import same_bytes
@@ -34,6 +34,7 @@ class Checked:
     faults: tuple[Fault, ...]
     tensors: CaseTensors
     expected: dict[str, Tensor] = field(repr=False)
+    """The oracle's answer; empty where nothing was compared with it."""
     actual: dict[str, Tensor] = field(repr=False)
     where: str = ""
 
@@ -59,8 +60,12 @@ def judge_call(loaded: LoadedProblem, rig: Rig, case: Case, tensors: CaseTensors
     usage, where = None, ""
     # Only a fault excuses from the comparison: whatever else the worker claims, its bytes are compared.
     if not any(f.status is Status.WRONG or f.rule in UNREADABLE for f in faults):
-        expected = expect(loaded, tensors)
-        comparison = _IDENTICAL if _identical(expected, actual) else compare(loaded, tensors, expected, actual)
+        if problem.comparator in WITHOUT_ORACLE:
+            comparison = compare(loaded, tensors, actual, actual)
+            expected = expect(loaded, tensors) if comparison.mismatches else {}
+        else:
+            expected = expect(loaded, tensors)
+            comparison = _IDENTICAL if _identical(expected, actual) else compare(loaded, tensors, expected, actual)
         faults += _mismatches(comparison)
         usage, where = comparison.usage if math.isfinite(comparison.usage) else None, comparison.where
     wrong = [f for f in faults if f.status is Status.WRONG]

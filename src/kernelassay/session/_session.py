@@ -70,6 +70,7 @@ class Job:
     limits: Limits
     threads: int
     cpus: frozenset[int] | None = None
+    """Cores of the device. The worker is put there when it is up: interpreter and torch may start anywhere."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the worker's environment; the same in every phase of a grade."""
 
@@ -111,7 +112,6 @@ class Session:
                     env=_environment(job),
                     limits=job.limits,
                     pass_fds=(channel,),
-                    cpus=job.cpus,
                 )
             )
         finally:
@@ -140,6 +140,7 @@ class Session:
                 "next: assay doctor, or again when the machine is less busy"
             ) from trouble
         self.pid = self.process.pid
+        _pin(self.pid, self.job.cpus)
         canary = ctypes.create_string_buffer(CANARY_BYTES)
         try:
             read_memory(self.pid, [(int(hello["canary"]), ctypes.addressof(canary), CANARY_BYTES)])
@@ -308,6 +309,7 @@ class Session:
             table_offset=slab.table_offset,
             fields=slab.fields,
         )
+        slab.close()
         return number, slab
 
     def close(self) -> Ending:
@@ -331,6 +333,13 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _pin(pid: int, cpus: frozenset[int] | None) -> None:
+    """Put every thread of a worker that holds nothing of the submission yet on `cpus`."""
+    if cpus is not None:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cpus)
 
 
 def _environment(job: Job) -> dict[str, str]:

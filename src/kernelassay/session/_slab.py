@@ -99,7 +99,7 @@ class Slab:
         return {name: view.clone() for name, view in self._views[number].items()}
 
     def close(self) -> None:
-        """Give the memory back once the last view is gone."""
+        """Let the descriptor go; the memory goes with the last view."""
         os.close(self.fd)
 
     def __enter__(self) -> Self:

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from .adapters import Bound
 
 
 def address(result: Any) -> int:
     """Where a plain tensor's memory lies; 0 for everything else (a sparse or nested one has no such place)."""
-    plain = type(result) is Tensor and result.layout is torch.strided and not result.is_nested
+    plain = type(result) in (Tensor, Parameter) and result.layout is torch.strided and not result.is_nested
     return result.data_ptr() if plain else 0
 
 

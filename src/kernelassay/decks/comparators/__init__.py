@@ -16,7 +16,7 @@ from kernelassay.decks.comparators import along_trace, normalised, selection
 from kernelassay.decks.comparators._common import Comparison, Mismatch
 from kernelassay.records import Comparator
 
-__all__ = ["Comparison", "Mismatch", "attribute", "compare"]
+__all__ = ["WITHOUT_ORACLE", "Comparison", "Mismatch", "attribute", "compare"]
 
 _Compare = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], Comparison]
 _Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], str | None]
@@ -26,6 +26,8 @@ COMPARE: dict[Comparator, _Compare] = {
     Comparator.SELECTION: selection.compare,
     Comparator.ALONG_TRACE: along_trace.compare,
 }
+WITHOUT_ORACLE = frozenset({Comparator.ALONG_TRACE})
+"""Comparators that judge an answer by its own trace: the oracle's costs as much as the judgement, and is only shown."""
 ATTRIBUTE: dict[Comparator, _Attribute] = {
     Comparator.NORMALISED: normalised.attribute,
     Comparator.SELECTION: selection.attribute,
