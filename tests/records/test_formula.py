@@ -26,6 +26,9 @@ VALUES = {"batch": 3, "n": 100, "k": 7}
         ("2**k", 128),
         ("0", 0),
         ("n*(batch+1)", 400),
+        ("max(batch*k + 8, 64)", 64),
+        ("max(n, 64)", 100),
+        ("min(n, 64)*k", 448),
     ],
 )
 def test_arithmetic(text: str, value: float) -> None:
@@ -36,6 +39,12 @@ def test_arithmetic(text: str, value: float) -> None:
     "text",
     [
         "__import__('os').system('id')",
+        "abs(n)",
+        "max(n)",
+        "max(n, k, 1)",
+        "max(*n, k)",
+        "max(n, k, key=n)",
+        "max(n, 1)(k, 2)",
         "batch.bit_length()",
         "n if k else 1",
         "[n][0]",

@@ -1,7 +1,7 @@
 """Arithmetic over shape keys, as a deck writes it: `4*batch*n + 12*batch*k`.
 
-Only numbers, names, parentheses and the operators + - * / // % ** are formulas; anything else is refused
-when the record is read, so a deck cannot smuggle code through a formula.
+Only numbers, names, parentheses, the operators + - * / // % ** and `min(a, b)`, `max(a, b)` are formulas; anything
+else is refused when the record is read, so a deck cannot smuggle code through a formula.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Mod: operator.mod,
     ast.Pow: _power,
 }
+_FUNCTIONS: dict[str, Callable[[Number, Number], Number]] = {"min": min, "max": max}
 
 
 def _walk(node: ast.expr, values: Mapping[str, Number] | None) -> Number:
@@ -53,6 +54,8 @@ def _walk(node: ast.expr, values: Mapping[str, Number] | None) -> Number:
             return values[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_walk(left, values), _walk(right, values))
+        case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_walk(left, values), _walk(right, values))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_walk(operand, values)
         case _:
