@@ -90,6 +90,7 @@ def run(
 def _rows(bout: _Bout, entries: Sequence[Entry]) -> Iterator[Row]:
     """The rows as they get ready."""
     together = [entry for entry in entries if not entry.manifest.clocks]
+    together.sort(key=lambda entry: entry.kind is not Kind.HONEST)  # the longest first, so that none is last alone
     judges = min(MOST_JUDGES, len(os.sched_getaffinity(0)), len(together))
     if judges > 1:
         context = multiprocessing.get_context("spawn")
