@@ -1,15 +1,16 @@
-"""`assay deck list|show|lint`: the problems, what an agent is told of one, and whether its tolerance has teeth."""
+"""`assay deck list|show|lint|new|freeze`: the problems, what an agent is told, whether a tolerance has teeth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from kernelassay.cli._errors import CommandError, Failure, failure_lines, split_next
-from kernelassay.cli._options import Json, Quiet
+from kernelassay.cli._options import Home, Json, Quiet, home_folder
 from kernelassay.cli._out import emit, note, show, styled
 from kernelassay.cli._progress import Reporter, reporter
 
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
 
     from kernelassay.decks import LintReport, LoadedProblem
     from kernelassay.records import Problem, Shape
+    from kernelassay.timing import Peaks
 
 _BROKEN = 2
-_FLOOR_BYTES_PER_S = 4.8e12
-"""Memory bandwidth of an H200 by its data sheet; floors of the decks are quoted at it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ def app() -> App:
     group.command(list_problems, name="list")
     group.command(show_problem, name="show")
     group.command(lint, name="lint")
+    group.command(new, name="new")
+    group.command(freeze, name="freeze")
     return group
 
 
@@ -108,19 +110,22 @@ def _listed(loaded: LoadedProblem) -> dict[str, Any]:
         "title": problem.title,
         "entry": problem.entry.value,
         "content_hash": loaded.content_hash,
+        "edition": loaded.edition.value,
         "shapes": tiers,
         "cases": len(problem.cases),
         "mutants": len(problem.mutants),
     }
 
 
-def show_problem(name: str, /, *, json: Json = False) -> int:
-    """Show a problem: what an agent is told, tensors, shapes, cases, mutants, cost and floor.
+def show_problem(name: str, /, *, home: Home = None, json: Json = False) -> int:
+    """Show a problem: tensors, rules, tolerance, shapes with their floors, cases, mutants, what an agent is told.
 
     Parameters
     ----------
     name
         The problem, `ops/topk` say.
+    home
+        Folder that keeps the ceilings of this machine.
     json
         Print the problem as JSON.
     """
@@ -129,51 +134,66 @@ def show_problem(name: str, /, *, json: Json = False) -> int:
     loaded = decks.load(name)
     problem = loaded.problem
     if json:
-        costs = [{"shape": shape.key, **_cost(problem, shape)} for shape in problem.shapes]
+        peaks = _peaks(home_folder(home))
+        costs = [{"shape": shape.key, **_cost(problem, shape, peaks)} for shape in problem.shapes]
         emit(
             {
                 "problem": problem.model_dump(mode="json"),
                 "content_hash": loaded.content_hash,
+                "edition": loaded.edition.value,
                 "prompt": loaded.prompt,
                 "costs": costs,
             }
         )
         return 0
     show(styled(f"{problem.name} v{problem.version}: {problem.title}", "bold"), styled(f"  {problem.summary}"))
-    show(styled(f"  entry {problem.entry}, comparator {problem.comparator}, content {loaded.content_hash[:16]}\n"))
-    show(*_tables(problem))
+    content = f"content {loaded.content_hash[:16]} ({loaded.edition})"
+    show(styled(f"  entry {problem.entry}, comparator {problem.comparator}, {content}\n"))
+    show(*_tables(problem, _peaks(home_folder(home))))
     show(styled("what an agent is told (prompt.md)", "bold"), styled(loaded.prompt.rstrip() + "\n"))
     return 0
 
 
-def _cost(problem: Problem, shape: Shape) -> dict[str, float | int]:
-    from kernelassay.records import evaluate
+def _peaks(home: Path) -> dict[str, Peaks]:
+    """What floors are quoted at: published peaks of GPUs, and this machine's CPU where it has been measured."""
+    from kernelassay.devices import PUBLISHED, detect, kept_ceilings
+    from kernelassay.timing import Peaks, cpu_peaks
 
-    moved = evaluate(problem.cost.bytes, shape.values)
-    return {
-        "flops": evaluate(problem.cost.flops, shape.values),
-        "bytes": moved,
-        "memory_floor_us": moved / _FLOOR_BYTES_PER_S * 1e6,
+    peaks = {
+        name: Peaks(p.bandwidth, p.flops, None, None, None, None, 0.0, {}) for name, p in sorted(PUBLISHED.items())
     }
+    kept = kept_ceilings(detect("cpu"), home)
+    return peaks | ({"cpu": cpu_peaks(kept)} if kept else {})
 
 
-def _tables(problem: Problem) -> Iterable[RenderableType]:
+def _cost(problem: Problem, shape: Shape, peaks: Mapping[str, Peaks]) -> dict[str, Any]:
+    from kernelassay.timing import floor, work
+
+    amount = work(problem.cost, shape)
+    floors = {name: floor(amount, peak).floor_us for name, peak in peaks.items()}
+    return {"flops": int(amount.flops), "bytes": int(amount.bytes), "floors_us": floors}
+
+
+def _tables(problem: Problem, peaks: Mapping[str, Peaks]) -> Iterable[RenderableType]:
     tensors = _table("name", "role", "dtype", "shape", heading="tensors")
     for tensor in problem.tensors:
         tensors.add_row(tensor.name, tensor.role.value, tensor.dtype, f"({', '.join(tensor.dims)})")
     yield tensors
-    numbers = frozenset({"flops", "bytes", "memory floor"})
-    shapes = _table("shape", "tier", "values", *sorted(numbers), heading="shapes and cost of one call", right=numbers)
+    numbers = ("bytes", "flops", *(f"floor {name}" for name in peaks))
+    shapes = _table(
+        "shape", "tier", "values", *numbers, heading="shapes and cost of one call", right=frozenset(numbers)
+    )
     for shape in problem.shapes:
-        cost = _cost(problem, shape)
+        cost = _cost(problem, shape, peaks)
         values = ", ".join(f"{key}={value}" for key, value in shape.values.items())
-        floor = f"{cost['memory_floor_us']:.3g} µs"
-        shapes.add_row(shape.key, shape.tier.value, values, f"{cost['bytes']:,}", f"{cost['flops']:,}", floor)
+        floors = ("unknown" if us is None else f"{us:.3g} µs" for us in cost["floors_us"].values())
+        shapes.add_row(shape.key, shape.tier.value, values, f"{cost['bytes']:,}", f"{cost['flops']:,}", *floors)
     yield shapes
     yield styled(
-        f"  bytes = {problem.cost.bytes}; flops = {problem.cost.flops} ({problem.cost.precision}); "
-        "memory floor = bytes at 4.8 TB/s (H200)\n"
+        f"  bytes = {problem.cost.bytes}; flops = {problem.cost.flops} ({problem.cost.precision}); floor = the larger "
+        "of both at published peaks (cpu: at this machine's ceilings, once `assay device --measure` has run)\n"
     )
+    yield from _told_rules(problem)
     cases = _table("case", "decides", "note", heading="cases")
     for case in problem.cases:
         cases.add_row(case.name, "yes" if case.graded else "no", case.note)
@@ -183,6 +203,79 @@ def _tables(problem: Problem) -> Iterable[RenderableType]:
         expect = "" if mutant.expect is None else f"{mutant.expect:g}"
         mutants.add_row(mutant.name, mutant.case or "", expect, mutant.note)
     yield mutants
+
+
+def _told_rules(problem: Problem) -> Iterable[RenderableType]:
+    rules = _table("rule", "value", heading="rules and tolerance")
+    for key, value in problem.rules.model_dump(mode="json").items():
+        rules.add_row(key, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    for name, bound in problem.tolerance.items():
+        shares = (f"{key} {value:g}" for key, value in bound.model_dump(exclude_none=True).items())
+        rules.add_row(f"tolerance of {name}", ", ".join(shares))
+    for name, margin in problem.margins.items():
+        rules.add_row(f"margin {name}", f"{margin:g}")
+    yield rules
+
+
+def new(name: str, /, *, json: Json = False) -> int:
+    """Write the skeleton of a new problem; it loads and lints before you change anything in it.
+
+    Parameters
+    ----------
+    name
+        The new problem, `ops/softmax` say.
+    json
+        Print its folder as JSON.
+    """
+    from kernelassay import decks
+
+    folder = decks.new_problem(name)
+    if json:
+        emit({"name": name, "folder": str(folder)})
+    else:
+        show(styled(f"✓ {name}", "bold green"), styled(f"  {folder}\n  next: assay deck lint {name}"))
+    return 0
+
+
+def freeze(
+    name: str | None = None,
+    /,
+    *,
+    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    json: Json = False,
+) -> int:
+    """Freeze a problem's version: from now on a grade says whether the deck was edited since.
+
+    Parameters
+    ----------
+    name
+        The problem, `ops/topk` say.
+    every
+        Every problem.
+    json
+        Print the result as JSON.
+    """
+    from kernelassay import decks
+
+    if every == (name is not None):
+        raise CommandError("deck freeze takes either one problem or --all", "assay deck freeze --all")
+    problems, broken = ([decks.load(name)], []) if name is not None else _load_all()
+    rows: list[dict[str, Any]] = []
+    for loaded in problems:
+        problem = loaded.problem
+        try:
+            fresh = decks.freeze(loaded.folder.parents[1], problem.name, problem.version, loaded.content_hash)
+        except decks.DeckError as error:
+            broken.append(Broken(problem.name, str(error)))
+            continue
+        rows.append({"name": problem.name, "version": problem.version, "content": loaded.content_hash, "new": fresh})
+    if json:
+        emit({"frozen": rows, "broken": [asdict(row) for row in broken]})
+    else:
+        for row in rows:
+            show(styled(f"✓ {row['name']} version {row['version']}", "bold green").append(f"  {row['content'][:16]}"))
+    _tell_broken(broken)
+    return _BROKEN if broken else 0
 
 
 def lint(

@@ -6,14 +6,17 @@ processes.
 
 from kernelassay.decks._draw import draw, expect
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._freeze import FROZEN_FILE, freeze
 from kernelassay.decks._lint import lint
 from kernelassay.decks._loader import hash_files, load, problem_names
+from kernelassay.decks._new import new_problem
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks._reference import Reference
 from kernelassay.decks._report import LegalCount, LintReport, MutantCount, NullCount, Survivor
 from kernelassay.decks.comparators import WITHOUT_ORACLE, Comparison, Mismatch, attribute, compare
 
 __all__ = [
+    "FROZEN_FILE",
     "WITHOUT_ORACLE",
     "CaseTensors",
     "Comparison",
@@ -30,8 +33,10 @@ __all__ = [
     "compare",
     "draw",
     "expect",
+    "freeze",
     "hash_files",
     "lint",
     "load",
+    "new_problem",
     "problem_names",
 ]

@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._freeze import edition, read_frozen
 from kernelassay.decks._problem import LoadedProblem
 from kernelassay.decks._reference import load_reference
 from kernelassay.decks._yaml import read_problem
@@ -26,7 +27,12 @@ NAME = re.compile(r"[a-z0-9_]+/[a-z0-9_]+")
 """As in the record; it keeps a name from being a path."""
 
 
-def _roots() -> tuple[Path, ...]:
+def roots() -> tuple[Path, ...]:
+    """The folders of decks, as searched.
+
+    Raises:
+        DeckError: there is none.
+    """
     listed = os.environ.get(DECKS_VARIABLE, "")
     if listed:
         roots = tuple(Path(part).expanduser() for part in listed.split(os.pathsep) if part)
@@ -47,7 +53,7 @@ def problem_names() -> tuple[str, ...]:
     Raises:
         DeckError: there is no folder of decks.
     """
-    return tuple(sorted({_name(file) for root in _roots() for file in root.glob("*/*/problem.yaml")}))
+    return tuple(sorted({_name(file) for root in roots() for file in root.glob("*/*/problem.yaml")}))
 
 
 def _name(file: Path) -> str:
@@ -56,7 +62,7 @@ def _name(file: Path) -> str:
 
 def _folder(name: str) -> Path:
     if NAME.fullmatch(name):
-        for root in _roots():
+        for root in roots():
             if (root / name).is_dir():
                 return (root / name).resolve()
     known = problem_names()
@@ -118,4 +124,11 @@ def load(name: str) -> LoadedProblem:
         raise DeckError(f"{folder / 'prompt.md'}: is empty; write what an agent is told, then run: {next_step}")
     content_hash = hash_files(files)
     reference = load_reference(files["reference.py"], folder / "reference.py", problem, content_hash, next_step)
-    return LoadedProblem(problem=problem, folder=folder, content_hash=content_hash, prompt=prompt, reference=reference)
+    return LoadedProblem(
+        problem=problem,
+        folder=folder,
+        content_hash=content_hash,
+        edition=edition(read_frozen(folder.parents[1]), name, problem.version, content_hash),
+        prompt=prompt,
+        reference=reference,
+    )

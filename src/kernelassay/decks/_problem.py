@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from kernelassay.decks._reference import Reference
-from kernelassay.records import Problem, Shape
+from kernelassay.records import Edition, Problem, Shape
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class LoadedProblem:
     prompt: str
     """What an agent is told, Markdown."""
     reference: Reference
+    edition: Edition = Edition.UNFROZEN
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,11 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
     return fresh
 
 
+def kept_ceilings(device: Device, home: Path) -> Ceilings | None:
+    """The ceilings of `device` that were measured before, whatever cores they are of; None where there are none."""
+    return _kept(home / "devices" / f"{device.fingerprint}.json")
+
+
 def cache_sizes(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> Caches:
     """Cache sizes as the kernel states them; last-level instances that `cpus` share count once."""
     private: dict[int, int] = {}

@@ -34,6 +34,7 @@ from kernelassay.records import (
     Artefact,
     Case,
     Device,
+    Edition,
     EntryKind,
     Force,
     Grade,
@@ -254,6 +255,9 @@ class _Grading:
         findings = findings_of(self.id, self.checked, self.trouble, self.diagnosis, self.evidence)
         findings += clock_findings(timing, len(findings))
         verdict, reasons = decide(Facts(self.status, timing, findings))
+        if self.loaded.edition is Edition.EDITED:
+            version = self.loaded.problem.version
+            reasons += (f"{self.loaded.problem.name} was edited since its version {version} was frozen",)
         if taken.refused is not None:
             reasons = (f"refused: {taken.refused}",)
         if self.infra is not None:
@@ -266,6 +270,7 @@ class _Grading:
                 name=self.loaded.problem.name,
                 version=self.loaded.problem.version,
                 content_hash=self.loaded.content_hash,
+                edition=self.loaded.edition,
                 tier=self.tier,
             ),
             submission=taken.submission.model_copy(update={"entry": self.kind}),

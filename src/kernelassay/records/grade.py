@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from kernelassay.records._base import Record
 from kernelassay.records.device import Device, Environment, Isolation, Limits
 from kernelassay.records.finding import Finding, Force, Measurement
-from kernelassay.records.problem import Tier
+from kernelassay.records.problem import Edition, Tier
 from kernelassay.records.status import Status, TimingState, Verdict
 from kernelassay.records.submission import Submission
 from kernelassay.records.timing import Timing
@@ -50,6 +50,7 @@ class ProblemRef(Record):
     version: int
     content_hash: str
     """SHA-256 over the problem's files."""
+    edition: Edition = Edition.UNFROZEN
     tier: Tier
 
 

@@ -35,6 +35,17 @@ class Entry(StrEnum):
     """A loop of steps inside one call."""
 
 
+class Edition(StrEnum):
+    """How a problem's files stand to the frozen content of its version."""
+
+    FROZEN = "frozen"
+    """The very content that the version was frozen with."""
+    EDITED = "edited"
+    """Another one: a grade of it compares with no other grade of that version."""
+    UNFROZEN = "unfrozen"
+    """The version was never frozen."""
+
+
 class Tier(StrEnum):
     """Which shapes a grade runs."""
 
