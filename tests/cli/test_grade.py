@@ -58,6 +58,9 @@ def test_request_carries_the_options(bench: Any, assay: Assay, tmp_path: Path) -
     assert (request.problem, request.device, request.tier, request.level) == ("ops/topk", "cpu", "full", "none")
     assert request.home == home
     assert f"/f1 --home '{home}'" in ran.out, "the next command must find the grade again"
+    assert (request.mode, request.clocks) == ("development", True)
+    assay("grade", "topk_wrong", "--problem", "ops/topk", "--careful", "--no-time")
+    assert (bench.requests[1].mode, bench.requests[1].clocks) == ("careful", False)
 
 
 def test_json_is_the_record_and_nothing_else(bench: Any, assay: Assay) -> None:

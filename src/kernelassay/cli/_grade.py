@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from kernelassay.cli._options import Home, Json, LevelName, Quiet, TierName, home_folder, home_option
 from kernelassay.cli._out import emit, note, show, styled
@@ -29,6 +31,7 @@ def judged(
     home: Path | None,
     progress: Reporter,
     careful: bool = False,
+    clocks: bool = True,
 ) -> tuple[Graded, Path]:
     """Grade `path`, write the page beside the record, and return both."""
     from kernelassay import board, judge
@@ -42,6 +45,7 @@ def judged(
         tier=None if tier is None else Tier(tier),
         level=None if level is None else Level(level),
         mode="careful" if careful else "development",
+        clocks=clocks,
         home=home_folder(home),
     )
     graded = judge.grade(request, progress)
@@ -56,7 +60,8 @@ def grade(
     device: str = "cpu",
     tier: TierName | None = None,
     level: LevelName | None = None,
-    careful: bool = False,
+    careful: Annotated[bool, Parameter(negative="")] = False,
+    no_time: Annotated[bool, Parameter(negative="")] = False,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -77,6 +82,8 @@ def grade(
         Isolation; the strongest that works here unless given.
     careful
         Run the clocks in three fresh processes instead of one.
+    no_time
+        Check and probe only: no times and no score.
     home
         Folder that keeps the grades.
     json
@@ -89,7 +96,15 @@ def grade(
     with reporter(f"grading {quoted(path.name, 60)}", quiet=quiet) as progress:
         progress.phase("starting")
         graded, page = judged(
-            path, problem, device=device, tier=tier, level=level, home=home, progress=progress, careful=careful
+            path,
+            problem,
+            device=device,
+            tier=tier,
+            level=level,
+            home=home,
+            progress=progress,
+            careful=careful,
+            clocks=not no_time,
         )
     from kernelassay import judge
     from kernelassay.cli._summary import headline, summary

@@ -52,6 +52,7 @@ from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
 from kernelassay.session import Checked, Job, Rig, Trouble, check_case
 
 NOT_TIMED = Timing(state=TimingState.INVALID, reason="not timed: only a right, unconvicted submission is")
+NOT_ASKED = Timing(state=TimingState.INVALID, reason="not timed: not asked for")
 SCORED = (Verdict.CLEAN, Verdict.RUBRIC_LEAK, Verdict.NEEDS_REVIEW)
 """Verdicts beside which a score may stand."""
 
@@ -106,9 +107,12 @@ class _Grading:
     log: list[str] = field(default_factory=list)
     artefacts: list[Artefact] = field(default_factory=list)
     sandbox: Sandbox | None = None
-    timing: Timing = NOT_TIMED
+    timing: Timing = field(init=False)
     probes: list[ProbeResult] = field(default_factory=list)
     evidence: list[tuple[str, Evidence]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.timing = NOT_TIMED if self.request.clocks else NOT_ASKED
 
     @property
     def id(self) -> str:
