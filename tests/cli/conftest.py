@@ -60,6 +60,7 @@ class _Request:
     tier: Tier | None = None
     level: _Level | None = None
     mode: str = "development"
+    clocks: bool = True
     limits: Limits = field(default_factory=Limits)
     home: Path = Path("unset")
 
