@@ -16,7 +16,7 @@ import torch
 from kernelassay.decks import CaseTensors
 from kernelassay.probes._subject import PASSED, Made, Outcome, Subject
 from kernelassay.records import Case
-from kernelassay.session import Batch
+from kernelassay.session import Batch, same_bytes
 
 PROVES = "checks, probes and clocks cannot be told apart to any effect"
 FLUSH_BYTES = 1 << 20
@@ -95,4 +95,4 @@ def _right(subject: Subject, calls: Sequence[Made]) -> list[tuple[str, dict[str,
 
 
 def _same_weights(a: CaseTensors, b: CaseTensors) -> bool:
-    return all(torch.equal(a.weights[name], b.weights[name]) for name in b.weights)
+    return all(same_bytes(a.weights[name], b.weights[name]) for name in b.weights)

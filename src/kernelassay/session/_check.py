@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from kernelassay.decks import WITHOUT_ORACLE, CaseTensors, Comparison, LoadedProblem, compare, draw, expect
@@ -178,8 +179,9 @@ def _mutated(loaded: LoadedProblem, tensors: CaseTensors, called: CallResult) ->
     for spec in loaded.problem.role(Role.INPUT):
         before, after = tensors.inputs[spec.name], called.arguments[spec.name]
         if not same_bytes(before, after):
-            flat = (before.reshape(-1).view(-1) != after.reshape(-1)).nonzero()
-            first = int(flat[0]) if len(flat) else 0
+            # By bytes: torch compares no 8-bit floats on a CPU, and a NaN differs from itself.
+            changed = (before.reshape(-1).view(torch.uint8) != after.reshape(-1).view(torch.uint8)).nonzero()
+            first = int(changed[0]) // before.element_size()
             faults.append(
                 Fault(
                     Status.CONTRACT,
