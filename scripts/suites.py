@@ -45,21 +45,21 @@ class Suite:
 
 SUITES = (
     Suite("style", ("project/test_style.py",), fast_s=60, all_s=90),
-    Suite("project", ("project",), fast_s=50, all_s=500),
+    Suite("project", ("project",), fast_s=40, all_s=500),
     Suite("records", ("records",), fast_s=20, all_s=30),
-    Suite("decks", ("decks",), fast_s=80, all_s=220),
+    Suite("decks", ("decks",), fast_s=110, all_s=420),
     Suite("devices", ("devices",), fast_s=20, all_s=40),
     Suite("sandbox", ("sandbox",), fast_s=90, all_s=250),
     Suite("worker", ("worker",), fast_s=20, all_s=40),
-    Suite("session", ("session",), fast_s=40, all_s=80),
+    Suite("session", ("session",), fast_s=30, all_s=80),
     Suite("timing", ("timing",), fast_s=30, all_s=100),
     Suite("probes", ("probes",), fast_s=40, all_s=150),
-    Suite("judge", ("judge",), fast_s=80, all_s=250),
+    Suite("judge", ("judge",), fast_s=70, all_s=200),
     Suite("board", ("board",), fast_s=15, all_s=30),
-    Suite("cli", ("cli",), fast_s=70, all_s=300),
-    Suite("examples", ("examples",), fast_s=100, all_s=300),
-    Suite("hostile", ("hostile",), fast_s=110, all_s=600),
-    Suite("redteam", ("redteam",), fast_s=75, all_s=1200),
+    Suite("cli", ("cli",), fast_s=60, all_s=300),
+    Suite("examples", ("examples",), fast_s=110, all_s=550),
+    Suite("hostile", ("hostile",), fast_s=100, all_s=450),
+    Suite("redteam", ("redteam",), fast_s=65, all_s=900),
 )
 
 

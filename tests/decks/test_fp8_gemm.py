@@ -156,6 +156,7 @@ def test_only_a_promoted_accumulator_passes_the_positive_case(loaded: LoadedProb
     assert usages[0] > 5 and usages[1] < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_legal_pipelines_stay_below_two_thirds(loaded: LoadedProblem, seed: int) -> None:
     worst = 0.0

@@ -190,7 +190,8 @@ def worst_usage(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: max(part[name] for part in found) for name in found[0]}
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 4])
 def test_legal_pipelines_pass_with_room(loaded: LoadedProblem, seed: int) -> None:
     worst = worst_usage(
         [

@@ -137,6 +137,7 @@ def test_one_seed_one_case_and_another_seed_another(loaded: LoadedProblem) -> No
         assert any(not torch.equal(first.inputs[name], other.inputs[name]) for name in first.inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_legal_pipelines_pass_with_room(loaded: LoadedProblem, seed: int) -> None:
     worst = 0.0

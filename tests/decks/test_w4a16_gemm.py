@@ -79,6 +79,7 @@ def test_no_oracle_vanishes_where_m_is_1(loaded: LoadedProblem) -> None:
     assert not tensors.inputs["x"][:, :256].any() and expect(loaded, tensors)["y"].abs().mean() > 0.01
 
 
+@pytest.mark.slow
 def test_legal_pipelines_stay_below_two_thirds_on_several_seeds(loaded: LoadedProblem) -> None:
     worst = 0.0
     for seed in range(2):

@@ -28,8 +28,10 @@ def example(problem: str) -> Path:
 @pytest.mark.parametrize("problem", problem_names())
 def test_plain_torch_is_correct(problem: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kernelassay", "grade", str(example(problem)), "--problem", problem]
-        + ["--no-time", "--json", "--quiet", "--home", str(tmp_path)],
+        [
+            *(sys.executable, "-m", "kernelassay", "grade", str(example(problem)), "--problem", problem),
+            *("--no-time", "--json", "--quiet", "--home", str(tmp_path)),
+        ],
         capture_output=True,
         text=True,
         check=False,
