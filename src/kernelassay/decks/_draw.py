@@ -50,14 +50,15 @@ def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed
     )
 
 
-_last_weights: dict[tuple[str, str, int], dict[str, Tensor]] = {}
+_last_weights: dict[tuple[str, tuple[tuple[int, ...], ...], int], dict[str, Tensor]] = {}
 """The weights drawn last: calls in a row have the same ones, and of some problems these take a hundred times as long to
-draw as the inputs."""
+draw as the inputs. Weights depend only on what sizes them, so shapes at which all have the same size share one draw."""
 
 
 def _weights(loaded: LoadedProblem, shape: Shape, case: str, seed: int) -> dict[str, Tensor]:
     """The weights of a seed, for the case's edit to change: copies, save for the nominal case, which changes none."""
-    key = (loaded.content_hash, shape.key, seed)
+    sizes = tuple(extent(spec, shape) for spec in loaded.problem.role(Role.WEIGHT))
+    key = (loaded.content_hash, sizes, seed)
     if key not in _last_weights:
         drawn = loaded.reference.make_weights(shape, torch.Generator(device="cpu").manual_seed(seed))
         _last_weights.clear()

@@ -41,7 +41,7 @@ LEGAL_CEILING = 0.95
 """Usage that a legal pipeline may reach: one that lands closer to 1 fails on some other seed."""
 THIN = 3.0
 """Usage below which a rejected mutant is called thin."""
-CACHE_BYTES = 256 << 20
+CACHE_BYTES = 512 << 20
 """Drawn cases that are kept: problems are meant to fit 400 MB at tier small, torch included."""
 
 METHODS = {Entry.FORWARD: "forward", Entry.STEP: "step", Entry.ROLLOUT: "run"}
