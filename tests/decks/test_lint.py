@@ -168,6 +168,17 @@ def test_lint_repeats_itself_and_leaves_the_global_generator(toy: Toy) -> None:
     torch.random.set_rng_state(state)
 
 
+def test_weights_follow_from_their_sizes_alone(toy: Toy) -> None:
+    """Draws share the weights of shapes of one size, so a deck that makes others there is refused."""
+    toy(
+        yaml=[("{key: small-5x24x6, tier: small, values: {m: 5, k: 24, n: 6}}",
+               "{key: small-5x32x16, tier: small, values: {m: 5, k: 32, n: 16}}")],
+        reference=[('torch.randn(shape["k"]', 'shape["m"] * torch.randn(shape["k"]')],
+    )  # fmt: skip
+    report = run()
+    assert any("make_weights gives other weights" in error for error in report.errors), report.errors
+
+
 def test_progress_is_told(toy: Toy) -> None:
     toy()
     steps: list[tuple[str, int, int]] = []

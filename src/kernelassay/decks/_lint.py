@@ -163,6 +163,11 @@ class _Lint:
             again = self.draw(shape, "nominal")
             if not _same(tensors, again):
                 self.error(f"two draws from one seed differ at {shape.key!r}")
+            if not self.same_weights(tensors):
+                self.error(
+                    f"make_weights gives other weights at {shape.key!r} than at another shape with weights of these "
+                    "sizes, or than before: they follow from the seed and what sizes them"
+                )
             if _same(tensors, self.draw(shape, "nominal", "/other"), inputs_only=True):
                 self.error(f"draws from two seeds are equal at {shape.key!r}")
             if not _same(tensors, again) or not torch.equal(_flat(answer), _flat(expect(self.loaded, tensors))):
@@ -173,6 +178,12 @@ class _Lint:
             eager = compare(self.loaded, tensors, answer, run_model(self.loaded, tensors, answer))
             if not eager.passed:
                 self.error(f"the eager reference fails at {shape.key!r}: {_why(eager)}")
+
+    def same_weights(self, tensors: CaseTensors) -> bool:
+        """Whether the problem's own function, asked directly, gives the weights that `draw` may have kept."""
+        generator = torch.Generator(device="cpu").manual_seed(tensors.weights_seed)
+        weights = self.loaded.reference.make_weights(tensors.shape, generator)
+        return torch.equal(_flat({name: weights[name] for name in tensors.weights}), _flat(tensors.weights))
 
     # --- nulls ---
 

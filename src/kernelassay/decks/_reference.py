@@ -9,6 +9,8 @@ The rules:
 - `oracle`, the legal pipelines and the mutants may take a third parameter called `shape` (the shape's values by name),
   for what the tensors do not tell, such as the `k` of a top-k. Whether they do is looked up once, when the problem is
   loaded; every caller here passes the shape and the view drops it where it is not wanted.
+- `make_weights` follows from the seed and from what sizes the weights: shapes at which they have the same sizes share
+  one draw.
 - None of these functions may edit the tensors that it is given, save `CASES`, which edit them in place.
 """
 
