@@ -16,6 +16,7 @@ import pytest
 from kernelassay.records import Status, Verdict
 from kernelassay.sandbox import Level
 from tests.hostile.arena import HONEST, ROOT, WRONG, Arena, native, python, reduced_deck
+from tests.strangers import as_user
 
 LOOK = """
 def look(what):
@@ -67,6 +68,7 @@ ORDINARY = """
 import json, os, sys, time
 from pathlib import Path
 from kernelassay.judge import GradeRequest, grade
+from tests.strangers import as_user
 from tests.hostile.arena import LIMITS
 told = {}
 for folder in sys.argv[1:]:
@@ -107,7 +109,7 @@ def test_without_privileges(ordinary_home: Path) -> None:
     if os.geteuid() == 0:
         for path in (ordinary_home, *ordinary_home.rglob("*")):
             os.chown(path, UID, UID)
-        prefix = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+        prefix = as_user(UID)
     names = [str(ordinary_home / name) for name in ("honest", "wrong", "hang", "crash")]
     done = subprocess.run(
         [*prefix, sys.executable, "-c", ORDINARY, *names],

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.strangers import as_user
+
 HERE = Path(__file__).resolve().parent
 ROOT = os.geteuid() == 0
 PLAIN_UID = 12345
@@ -43,16 +45,12 @@ class RemoteJudge:
 
     def __init__(self, user: str) -> None:
         self.user = user
-        drop: dict[str, Any] = {}
-        if ROOT and user == "user":
-            drop = {"user": PLAIN_UID, "group": PLAIN_UID, "extra_groups": []}
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "driver.py")],
+            [*(as_user(PLAIN_UID) if ROOT and user == "user" else []), sys.executable, str(HERE / "driver.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={"ASSAY_TEST_SECRET": "1", "PATH": os.environ["PATH"], "HOME": "/"},
-            **drop,
         )
         self.target: dict[str, Any] = self.ask("target")
         self.target["home"] = str(Path(self.target["private"]).parent)
