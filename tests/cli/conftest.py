@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +16,6 @@ import kernelassay
 from kernelassay.cli import main
 from kernelassay.records import Finding, Grade, Isolation, Limits, Tier, Verdict
 from tests.board import grades as made
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _interruptible() -> Iterator[None]:
-    """A shell lets what it starts in the background ignore Ctrl-C, and what that starts ignores it too."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
