@@ -128,7 +128,9 @@ class Batch:
 
     def __init__(self, rig: Rig, sets: int) -> None:
         """Map `sets` sets of inputs and state, and a private place for as many results."""
-        self.rig, self.sets = rig, sets
+        # Not the rig itself: it keeps a batch, and a circle would hold shared memory until it is found.
+        self.session, self.shape, self.problem, self.limits = rig.session, rig.shape, rig.problem, rig.limits
+        self.sets = sets
         session, problem = rig.session, rig.problem
         results = len(problem.role(Role.OUTPUT))
         self._id, self.inputs = session.slab((Role.INPUT, Role.STATE), rig.shape, "assay-inputs", sets, results)
@@ -162,12 +164,12 @@ class Batch:
         Raises:
             Trouble: a call did not return.
         """
-        session, limits = self.rig.session, self.rig.limits
-        scalars = [self.rig.shape.values[name] for name in self.rig.problem.scalars]
+        session, limits = self.session, self.limits
+        scalars = [self.shape.values[name] for name in self.problem.scalars]
         session.ask(
             "arm",
             limits.call_s,
-            model=self.rig.shape.key,
+            model=self.shape.key,
             slab=self._id,
             sets=list(range(len(arguments))),
             scalars=scalars,
@@ -206,7 +208,7 @@ class Batch:
         """Read the results of the last round once more, from where they lay then."""
         targets = [self._targets() for _ in self._last]
         if self._outputs is not None:
-            self.rig.session.ask("copy", self.rig.limits.call_s, slab=self._outputs[0])
+            self.session.ask("copy", self.limits.call_s, slab=self._outputs[0])
         self._capture(targets)
         return targets
 
@@ -232,7 +234,7 @@ class Batch:
         ]
         random.shuffle(pieces)
         try:
-            read_memory(self.rig.session.pid, pieces)
+            read_memory(self.session.pid, pieces)
         except PeekError:
             self._capture_singly(pieces)
 
@@ -240,13 +242,13 @@ class Batch:
         """What cannot be read stays poison; the comparison then says so, or the facts say why."""
         for piece in pieces:
             try:
-                read_memory(self.rig.session.pid, [piece])
+                read_memory(self.session.pid, [piece])
             except PeekError:
                 ctypes.memset(piece[1], POISON, piece[2])
 
     def _results(self, targets: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[CallResult, ...]:
-        session = self.rig.session
-        told = session.ask("facts", self.rig.limits.call_s)
+        session = self.session
+        told = session.ask("facts", self.limits.call_s)
         try:
             facts = _Facts.from_plain({"distinct": told["distinct"], "index": told["index"]})
             rows = [facts.distinct[i] for i in facts.index]
