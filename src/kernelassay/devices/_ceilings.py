@@ -89,7 +89,7 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
         raise ValueError(f"not a fingerprint: {device.fingerprint!r}")
     chosen = tuple(sorted(cpus)) if cpus is not None else ()
     threads = device.cores or len(chosen) or len(os.sched_getaffinity(0))
-    path = home / "devices" / f"{device.fingerprint}.json"
+    path = _path(device, home)
     if not measure:
         kept = _kept(path)
         if kept is not None and (kept.fingerprint, kept.threads, kept.cpus, kept.program) == (
@@ -106,7 +106,11 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
 
 def kept_ceilings(device: Device, home: Path) -> Ceilings | None:
     """The ceilings of `device` that were measured before, whatever cores they are of; None where there are none."""
-    return _kept(home / "devices" / f"{device.fingerprint}.json")
+    return _kept(_path(device, home))
+
+
+def _path(device: Device, home: Path) -> Path:
+    return home / "devices" / f"{device.fingerprint}.json"
 
 
 def cache_sizes(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> Caches:
