@@ -84,8 +84,8 @@ def make_weights(shape: Shape, generator: torch.Generator) -> Tensors:
 
 
 def _fill(out: Tensor, generator: torch.Generator) -> None:
-    w = torch.randn(out.numel(), generator=generator).mul_(STD / out.shape[1] ** 0.5)
-    heavy = torch.randint(w.numel(), (w.numel() // HEAVY_SHARE,), generator=generator)
+    w = torch.randn(out.numel(), generator=generator, device=out.device).mul_(STD / out.shape[1] ** 0.5)
+    heavy = torch.randint(w.numel(), (w.numel() // HEAVY_SHARE,), generator=generator, device=out.device)
     w[heavy] *= HEAVY  # a place drawn twice is read once and written twice: 8 times, not 64
     out.copy_(w.view_as(out))
 

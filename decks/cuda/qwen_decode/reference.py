@@ -275,7 +275,7 @@ def make_weights(shape: Shape, generator: torch.Generator) -> Tensors:
 
 def _fill_weight(dim: int, slot: tuple[str, Tensor], generator: torch.Generator) -> None:
     name, out = slot
-    w = torch.randn(out.shape, generator=generator)
+    w = torch.randn(out.shape, generator=generator, device=out.device)
     loud = slice(dim // 3, None, dim)
     if name.endswith("_ln"):
         w.mul_(NORM_SPREAD).exp_()
@@ -313,7 +313,7 @@ def make_inputs(shape: Shape, generator: torch.Generator) -> Tensors:
 
     def fill(where: tuple[int, int], child: torch.Generator) -> None:
         layer, head = where
-        k, v = torch.randn(2, pos, dim, generator=child).unbind()
+        k, v = torch.randn(2, pos, dim, generator=child, device=hidden.device).unbind()
         k_cache[layer, head, :pos] = rotate(rms_norm(k, norms[layer])[:, None], angle)[:, 0]
         v[:, dim // 3] *= V_OUTLIER
         v_cache[layer, head, :pos] = v

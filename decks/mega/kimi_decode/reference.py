@@ -432,7 +432,9 @@ def _fill(shape: Shape, slot: tuple[str, Tensor, Tensor, Tensor], generator: tor
     """Draw one matrix and quantise it: range widened to contain 0, 16 levels, the zero point a level from 1 to 15."""
     name, w_q, scales, zeros = slot
     rows, columns = 2 * w_q.shape[0], w_q.shape[1]
-    w = _scaled(name, torch.randn(rows, columns, generator=generator), shape).view(-1, GROUP, columns)
+    w = _scaled(name, torch.randn(rows, columns, generator=generator, device=w_q.device), shape).view(
+        -1, GROUP, columns
+    )
     low, high = w.amin(1, keepdim=True).clamp_(max=0), w.amax(1, keepdim=True).clamp_(min=0)
     scale = (high - low) / 15
     zero = (-low / scale).round_().clamp_(1, 15)

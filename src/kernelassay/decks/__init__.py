@@ -5,6 +5,7 @@ processes.
 """
 
 from kernelassay.decks._draw import draw, expect
+from kernelassay.decks._eager import run_model
 from kernelassay.decks._error import DeckError
 from kernelassay.decks._freeze import FROZEN_FILE, freeze
 from kernelassay.decks._lint import lint
@@ -39,4 +40,5 @@ __all__ = [
     "load",
     "new_problem",
     "problem_names",
+    "run_model",
 ]

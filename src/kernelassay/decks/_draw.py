@@ -19,11 +19,14 @@ NOMINAL = "nominal"
 """The case as drawn, which every problem has."""
 
 
-def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed: int) -> CaseTensors:
-    """Weights and inputs of one case, on the CPU.
+def draw(
+    loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed: int, device: str = "cpu"
+) -> CaseTensors:
+    """Weights and inputs of one case, on `device`.
 
     The inputs' generator is seeded with `seed`, draws the nominal inputs and then serves the case's edit; the weights'
-    generator is seeded with `weights_seed`.
+    generator is seeded with `weights_seed`. A case is a function of its seeds and of the kind of device: a GPU's
+    generators are counter-based and give other numbers than a CPU's.
 
     Raises:
         DeckError: no such case, or the deck drew something other than it declares.
@@ -35,34 +38,34 @@ def draw(loaded: LoadedProblem, shape: Shape, case: str, seed: int, weights_seed
             f"{loaded.problem.name} has no case {case!r} (it has {known}); "
             f"see it with: assay deck show {loaded.problem.name}"
         )
-    generator = torch.Generator(device="cpu").manual_seed(seed)
-    weights = _weights(loaded, shape, case, weights_seed)
-    inputs = loaded.reference.make_inputs(shape, generator)
-    edit(weights, inputs, shape, generator)
+    with torch.device(device):  # what a deck makes without naming a device is made there
+        generator = torch.Generator(device=device).manual_seed(seed)
+        weights = _weights(loaded, shape, case, weights_seed, device)
+        inputs = loaded.reference.make_inputs(shape, generator)
+        edit(weights, inputs, shape, generator)
     what = f"case {case!r} at shape {shape.key!r}"
     return CaseTensors(
         shape=shape,
         case=case,
         seed=seed,
         weights_seed=weights_seed,
-        weights=_checked(loaded, what, weights, loaded.problem.role(Role.WEIGHT), shape),
-        inputs=_checked(loaded, what, inputs, loaded.problem.role(Role.INPUT, Role.STATE), shape),
+        weights=_checked(loaded, what, weights, loaded.problem.role(Role.WEIGHT), shape, device),
+        inputs=_checked(loaded, what, inputs, loaded.problem.role(Role.INPUT, Role.STATE), shape, device),
     )
 
 
-_last_weights: dict[tuple[str, tuple[tuple[int, ...], ...], int], dict[str, Tensor]] = {}
+_last_weights: dict[tuple[str, tuple[tuple[int, ...], ...], int, str], dict[str, Tensor]] = {}
 """The weights drawn last: calls in a row have the same ones, and of some problems these take a hundred times as long to
 draw as the inputs. Weights depend only on what sizes them, so shapes at which all have the same size share one draw."""
 
 
-def _weights(loaded: LoadedProblem, shape: Shape, case: str, seed: int) -> dict[str, Tensor]:
+def _weights(loaded: LoadedProblem, shape: Shape, case: str, seed: int, device: str) -> dict[str, Tensor]:
     """The weights of a seed, for the case's edit to change: copies, save for the nominal case, which changes none."""
     sizes = tuple(extent(spec, shape) for spec in loaded.problem.role(Role.WEIGHT))
-    key = (loaded.content_hash, sizes, seed)
+    key = (loaded.content_hash, sizes, seed, device)
     if key not in _last_weights:
-        drawn = loaded.reference.make_weights(shape, torch.Generator(device="cpu").manual_seed(seed))
-        _last_weights.clear()
-        _last_weights[key] = drawn
+        _last_weights.clear()  # before the next are drawn: both together may not fit
+        _last_weights[key] = loaded.reference.make_weights(shape, torch.Generator(device=device).manual_seed(seed))
     weights = _last_weights[key]
     return dict(weights) if case == NOMINAL else {name: tensor.clone() for name, tensor in weights.items()}
 
@@ -77,7 +80,7 @@ def expect(loaded: LoadedProblem, tensors: CaseTensors) -> dict[str, Tensor]:
     outputs = loaded.problem.role(Role.OUTPUT)
     states = [spec for spec in loaded.problem.role(Role.STATE) if spec.name in answer]
     what = f"oracle for case {tensors.case!r} at shape {tensors.shape.key!r}"
-    return _checked(loaded, what, answer, (*outputs, *states), tensors.shape, dtypes=False)
+    return _checked(loaded, what, answer, (*outputs, *states), tensors.shape, tensors.device, dtypes=False)
 
 
 def _checked(
@@ -86,6 +89,7 @@ def _checked(
     tensors: Mapping[str, Tensor],
     specs: Sequence[TensorSpec],
     shape: Shape,
+    device: str,
     dtypes: bool = True,
 ) -> dict[str, Tensor]:
     def broken(text: str) -> DeckError:
@@ -103,6 +107,6 @@ def _checked(
             raise broken(f"{spec.name} has dtype {tensor.dtype}, problem.yaml declares {spec.dtype}")
         if tuple(tensor.shape) != extent(spec, shape):
             raise broken(f"{spec.name} has shape {tuple(tensor.shape)}, problem.yaml declares {extent(spec, shape)}")
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            raise broken(f"{spec.name} is not a contiguous tensor on the CPU")
+        if tensor.device.type != device or not tensor.is_contiguous():
+            raise broken(f"{spec.name} is not a contiguous tensor on device {device}")
     return {name: tensors[name].detach() for name in names}

@@ -10,7 +10,6 @@ A mutant meets the case that `problem.yaml` names first, then the others, and is
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kernelassay.decks._draw import draw, expect
-from kernelassay.decks._error import DeckError
+from kernelassay.decks._eager import run_model
 from kernelassay.decks._nulls import NULLS, NullContext, as_declared, torch_dtype
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks._reference import Pipeline
@@ -33,7 +32,7 @@ from kernelassay.decks._report import (
     Survivor,
 )
 from kernelassay.decks.comparators import Comparison, Mismatch, compare
-from kernelassay.records import Comparator, Entry, Role, Shape, Tier
+from kernelassay.records import Comparator, Role, Shape, Tier
 
 LINT_SEED = 20260101
 """Every seed of lint derives from this number, the shape's key and the case's name."""
@@ -43,9 +42,6 @@ THIN = 3.0
 """Usage below which a rejected mutant is called thin."""
 CACHE_BYTES = 512 << 20
 """Drawn cases that are kept: problems are meant to fit 400 MB at tier small, torch included."""
-
-METHODS = {Entry.FORWARD: "forward", Entry.STEP: "step", Entry.ROLLOUT: "run"}
-"""Entry → method of the eager reference."""
 
 Progress = Callable[[str, int, int], None]
 """`(what, done, total)`."""
@@ -292,37 +288,6 @@ class _Lint:
             tensor = result.get(spec.name)
             if tensor is not None and torch_dtype(spec).is_floating_point and tensor.dtype != torch_dtype(spec):
                 self.error(f"MUTANTS[{name!r}] returns {spec.name} as {tensor.dtype}, not as {spec.dtype}")
-
-
-def run_model(loaded: LoadedProblem, tensors: CaseTensors, answer: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Outputs of the eager reference on a case, and the state that it leaves where the oracle judges it.
-
-    Parameters of the entry that are no tensor and bear a shape key's name (the horizon of a rollout) get its value.
-
-    Raises:
-        DeckError: the model does not run.
-    """
-    problem = loaded.problem
-    own = tensors.clone()
-    try:
-        model = loaded.reference.model(**tensors.shape.values)
-        model.load_state_dict(own.weights, strict=True)
-        entry = getattr(model, METHODS[problem.entry])
-        keys = [key for key in inspect.signature(entry).parameters if key not in own.inputs]
-        extra = {key: tensors.shape.values[key] for key in keys if key in tensors.shape.values}
-        with torch.no_grad():
-            result = entry(*own.inputs.values(), **extra)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise DeckError(
-            f"{loaded.folder / 'reference.py'}: Model at {tensors.shape.key!r} raised {type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else ''}; correct it, then run: assay deck lint {problem.name}"
-        ) from error
-    results = result if isinstance(result, tuple | list) else (result,)
-    names = [spec.name for spec in problem.role(Role.OUTPUT)]
-    state = {spec.name: own.inputs[spec.name] for spec in problem.role(Role.STATE) if spec.name in answer}
-    return {**dict(zip(names, results, strict=False)), **state}
 
 
 def _seed(text: str) -> int:

@@ -27,7 +27,7 @@ class LoadedProblem:
 
 @dataclass(frozen=True)
 class CaseTensors:
-    """What one case feeds to a call; every tensor contiguous and on the CPU."""
+    """What one case feeds to a call; every tensor contiguous and on one device."""
 
     shape: Shape
     case: str
@@ -37,6 +37,11 @@ class CaseTensors:
     """Role `weight`, in declared order."""
     inputs: dict[str, Tensor]
     """Roles `input` and `state`, in the order of the call's arguments."""
+
+    @property
+    def device(self) -> str:
+        """Kind of the device that holds them: `cpu`, `cuda`."""
+        return next(iter(self.inputs.values())).device.type
 
     def clone(self) -> CaseTensors:
         """The same case in fresh memory."""

@@ -13,11 +13,12 @@ SEED_BOUND = 2**63 - 1
 
 
 def spawn(generator: torch.Generator, n: int) -> list[torch.Generator]:
-    """Make `n` CPU generators from `n` int64 seeds drawn from `generator`: one per expert, per layer, ….
+    """Make `n` generators from `n` int64 seeds drawn from `generator`, on its device: one per expert, per layer, ….
 
     Args:
-        generator: the parent, on the CPU; it advances by one draw of `n` numbers.
+        generator: the parent; it advances by one draw of `n` numbers.
         n: how many children, 0 or more.
     """
-    seeds = torch.randint(0, SEED_BOUND, (n,), generator=generator, dtype=torch.int64)
-    return [torch.Generator(device="cpu").manual_seed(int(seed)) for seed in seeds]
+    device = generator.device
+    seeds = torch.randint(0, SEED_BOUND, (n,), generator=generator, dtype=torch.int64, device=device)
+    return [torch.Generator(device=device).manual_seed(seed) for seed in seeds.tolist()]
