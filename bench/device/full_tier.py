@@ -227,10 +227,11 @@ def main() -> None:
     parser.add_argument("--legal-everywhere", action="store_true", help="legal pipelines on every case")
     parser.add_argument("--table", type=Path, help="write this page from the rows")
     options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     names = problem_names() if options.problems == ["all"] else options.problems
     tiers = {Tier(tier) for tier in options.tier}
-    measure_all(names, options.out, tiers, options.seconds, options.device, options.legal_everywhere)
+    if names:
+        measure_all(names, options.out, tiers, options.seconds, options.device, options.legal_everywhere)
     if options.table:
         options.table.write_text(table(read(options.out)))
 
