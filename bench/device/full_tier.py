@@ -16,6 +16,7 @@ import datetime
 import importlib.util
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -139,21 +140,19 @@ def measure_all(names: Iterable[str], out: Path, tiers: set[Tier], seconds: floa
             try:
                 row = measure(loaded, shape, case, device, every or case == "nominal")
             except Exception as error:  # one broken row must not cost the others
-                row = {"problem": name, "content": loaded.content_hash[:12], "shape": shape.key, "case": case}
-                row |= {"tier": shape.tier.value, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-                print(name, shape.key, case, row["error"], flush=True)
-            else:
-                worst = max((u for u in row.get("legal", {}).values() if u is not None), default=None)
-                print(
-                    f"{name} {shape.key} {case}: draw {row['draw_s']:.2f} s, oracle {row['oracle_s']:.3f} s "
-                    f"+{row['oracle_gib']:.2f} GiB, usage {row['usage']:.3f} {'ok' if row['passed'] else row['why']}"
-                    + (f", legal {worst:.3f}" if worst is not None else ""),
-                    flush=True,
-                )
-            if "error" not in row:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                with out.open("a") as file:
-                    file.write(json.dumps(row | about) + "\n")
+                print(name, shape.key, case, f"{type(error).__name__}: {str(error)[:300]}", flush=True)
+                traceback.print_exc(limit=-3)
+                continue
+            worst = max((u for u in row.get("legal", {}).values() if u is not None), default=None)
+            print(
+                f"{name} {shape.key} {case}: draw {row['draw_s']:.2f} s, oracle {row['oracle_s']:.3f} s "
+                f"+{row['oracle_gib']:.2f} GiB, usage {row['usage']:.3f} {'ok' if row['passed'] else row['why']}"
+                + (f", legal {worst:.3f}" if worst is not None else ""),
+                flush=True,
+            )
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with out.open("a") as file:
+                file.write(json.dumps(row | about) + "\n")
             if device == "cuda":
                 torch.cuda.empty_cache()
 

@@ -386,8 +386,8 @@ def _without_position(seen: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 def _random_action(logits: Tensor, step: int) -> Tensor:
     """Any action, the same ones in every run."""
-    generator = torch.Generator().manual_seed(step)
-    return torch.randint(ACTIONS, logits.shape[:1], generator=generator).to(logits.device)
+    generator = torch.Generator(logits.device).manual_seed(step)
+    return torch.randint(ACTIONS, logits.shape[:1], generator=generator)
 
 
 def _false_trace(weights: Tensors, inputs: Tensors, *, shape: Shape) -> Tensors:

@@ -446,7 +446,7 @@ def _modulo(heads: Tensor, kv: int) -> Tensor:
 
 def _earlier_call(inputs: Tensors, shape: Shape) -> Tensors:
     """Private caches, filled with other content and never read again from the arguments."""
-    earlier = make_inputs(shape, torch.Generator().manual_seed(1))
+    earlier = make_inputs(shape, torch.Generator(inputs["hidden"].device).manual_seed(1))
     return {name: earlier[name].to(inputs[name].device) for name in ("k_cache", "v_cache")}
 
 

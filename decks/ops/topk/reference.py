@@ -219,7 +219,7 @@ def stable_sort(weights: Tensors, inputs: Tensors, shape: Mapping[str, int]) -> 
 def random_tie_order(weights: Tensors, inputs: Tensors, shape: Mapping[str, int]) -> Tensors:
     """A random set and a random order among equal values."""
     x = inputs["x"]
-    shuffle = _permutations(len(x), shape["n"], torch.Generator().manual_seed(1))
+    shuffle = _permutations(len(x), shape["n"], torch.Generator(x.device).manual_seed(1))
     picked = _pick(x.gather(1, shuffle), x.gather(1, shuffle), shape["k"])
     return {"values": picked["values"], "indices": shuffle.gather(1, picked["indices"])}
 

@@ -38,11 +38,10 @@ def draw(
             f"{loaded.problem.name} has no case {case!r} (it has {known}); "
             f"see it with: assay deck show {loaded.problem.name}"
         )
-    with torch.device(device):  # what a deck makes without naming a device is made there
-        generator = torch.Generator(device=device).manual_seed(seed)
-        weights = _weights(loaded, shape, case, weights_seed, device)
-        inputs = loaded.reference.make_inputs(shape, generator)
-        edit(weights, inputs, shape, generator)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    weights = _weights(loaded, shape, case, weights_seed, device)
+    inputs = loaded.reference.make_inputs(shape, generator)
+    edit(weights, inputs, shape, generator)
     what = f"case {case!r} at shape {shape.key!r}"
     return CaseTensors(
         shape=shape,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._place import made_on
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.records import Entry, Role
 
@@ -34,7 +35,7 @@ def run_model(
     problem = loaded.problem
     own = tensors.clone()
     try:
-        with torch.device(own.device):
+        with made_on(own.device):
             built = (model or loaded.reference.model)(**tensors.shape.values)
         built.load_state_dict(own.weights, strict=True)
         entry = getattr(built, METHODS[problem.entry])

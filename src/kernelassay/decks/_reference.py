@@ -11,6 +11,7 @@ The rules:
   loaded; every caller here passes the shape and the view drops it where it is not wanted.
 - `make_weights` follows from the seed and from what sizes the weights: shapes at which they have the same sizes share
   one draw.
+- They run on the device of their tensors, or of their generator: what they make without naming a device lies there.
 - None of these functions may edit the tensors that it is given, save `CASES`, which edit them in place.
 """
 
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._place import beside, made_on
 from kernelassay.records import Problem, Shape
 
 Tensors = dict[str, Tensor]
@@ -163,7 +165,8 @@ def _maker(
     path: Path, name: str, function: Callable[..., Any], next_step: str
 ) -> Callable[[Shape, torch.Generator], Tensors]:
     def make(shape: Shape, generator: torch.Generator) -> Tensors:
-        result = _guard(path, name, next_step, lambda: function(dict(shape.values), generator))
+        with made_on(generator.device):
+            result = _guard(path, name, next_step, lambda: function(dict(shape.values), generator))
         return _tensors(path, name, result, next_step)
 
     return make
@@ -171,7 +174,9 @@ def _maker(
 
 def _edit(path: Path, name: str, function: Callable[..., Any], next_step: str) -> CaseEdit:
     def edit(weights: Tensors, inputs: Tensors, shape: Shape, generator: torch.Generator) -> None:
-        _guard(path, f"CASES[{name!r}]", next_step, lambda: function(weights, inputs, dict(shape.values), generator))
+        values = dict(shape.values)
+        with made_on(generator.device):
+            _guard(path, f"CASES[{name!r}]", next_step, lambda: function(weights, inputs, values, generator))
 
     return edit
 
@@ -179,7 +184,8 @@ def _edit(path: Path, name: str, function: Callable[..., Any], next_step: str) -
 def _facts(path: Path, function: Callable[..., Any], next_step: str) -> Facts:
     def gather(weights: Tensors, inputs: Tensors, actual: Tensors, shape: Shape) -> dict[str, Any]:
         values = dict(shape.values)
-        result = _guard(path, "along_trace", next_step, lambda: function(weights, inputs, actual, shape=values))
+        with beside(inputs.values()):
+            result = _guard(path, "along_trace", next_step, lambda: function(weights, inputs, actual, shape=values))
         if not isinstance(result, dict):
             raise DeckError(f"{path}: along_trace returns no dict; change it, then run: {next_step}")
         return result
@@ -195,7 +201,8 @@ def _pipeline(path: Path, name: str, function: Callable[..., Any], next_step: st
 
     def run(weights: Tensors, inputs: Tensors, shape: Shape) -> Tensors:
         extra = {"shape": dict(shape.values)} if wants_shape else {}
-        result = _guard(path, name, next_step, lambda: function(weights, inputs, **extra))
+        with beside(inputs.values()):
+            result = _guard(path, name, next_step, lambda: function(weights, inputs, **extra))
         return _tensors(path, name, result, next_step)
 
     return run

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from kernelassay.decks._error import DeckError
+from kernelassay.decks._place import beside
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks.comparators import along_trace, normalised, selection
 from kernelassay.decks.comparators._common import Comparison, Mismatch
@@ -51,7 +52,8 @@ def compare(
             f"{loaded.folder / 'problem.yaml'}: no comparator {loaded.problem.comparator.value!r}; "
             f"choose one, then run: assay deck lint {loaded.problem.name}"
         )
-    return rule(loaded, tensors, expected, actual)
+    with beside(tensors.inputs.values()):
+        return rule(loaded, tensors, expected, actual)
 
 
 def attribute(
@@ -59,4 +61,5 @@ def attribute(
 ) -> str | None:
     """Name of the mutant whose error is the submission's; None where there is none or nothing differs."""
     rule = ATTRIBUTE.get(loaded.problem.comparator)
-    return None if rule is None else rule(loaded, tensors, expected, actual)
+    with beside(tensors.inputs.values()):
+        return None if rule is None else rule(loaded, tensors, expected, actual)
