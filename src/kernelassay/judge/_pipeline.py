@@ -70,6 +70,8 @@ def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
     tier = request.tier or (Tier.SMALL if device.kind == "cpu" else Tier.FULL)
     if not loaded.problem.tier(tier):
         raise UsageError(f"{request.problem} has no shapes of tier {tier!r}\nnext: assay deck show {request.problem}")
+    if device.kind == "cuda" and request.clocks:
+        raise UsageError("this release has no clock for a GPU yet\nnext: the same command with --no-time")
     harden_judge()
     sweep()
     sweep_partials(request.home)
@@ -196,6 +198,7 @@ class _Grading:
             limits=self.request.limits,
             threads=len(device_cpus()[1]),
             cpus=device_cpus()[1],
+            device=self.device.kind,
         )
 
     def _judge(self, workers: Workers) -> None:

@@ -25,7 +25,7 @@ def settle(loaded: LoadedProblem, session: Session, tier: Tier, progress: Progre
     for number, shape in enumerate(shapes):
         progress.advance(number, len(shapes), shape.key)
         rig = Rig(session, shape)
-        tensors = draw(loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED)
+        tensors = draw(loaded, shape, "nominal", SETTLE_SEED, SETTLE_SEED, rig.device)
         rig.set_weights(tensors.weights)
         rig.call(tensors.inputs)
         rigs[shape.key] = rig

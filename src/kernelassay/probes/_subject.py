@@ -95,7 +95,7 @@ class Subject:
             seed=self.seeds(purpose),
             weights_seed=self.seeds(weights) if self.loaded.problem.role(Role.WEIGHT) else 0,
         )
-        return drawn, draw(self.loaded, self.shape, drawn.case, drawn.seed, drawn.weights_seed)
+        return drawn, draw(self.loaded, self.shape, drawn.case, drawn.seed, drawn.weights_seed, self.rig.device)
 
     def check(self, case: Case, tensors: CaseTensors, result: CallResult) -> Checked:
         """Compare a call with the oracle."""

@@ -6,6 +6,7 @@ trusted warden process between it and the jail cleans up, and `sweep` removes wh
 """
 
 from kernelassay.sandbox._model import Ending, Jail, Level, LevelReport, SandboxError, ScratchError, Swept
+from kernelassay.sandbox._pieces import gpu_environment
 from kernelassay.sandbox._process import JailedProcess
 from kernelassay.sandbox._sandbox import Sandbox, available, end_with_parent, harden_judge, sweep
 
@@ -21,6 +22,7 @@ __all__ = [
     "Swept",
     "available",
     "end_with_parent",
+    "gpu_environment",
     "harden_judge",
     "sweep",
 ]

@@ -63,6 +63,8 @@ class Jail:
     """C and C++ compiler, binutils, a shell and headers are readable."""
     cpus: frozenset[int] | None = None
     """CPUs that it may use; None for the caller's."""
+    gpu: bool = False
+    """The GPUs' device nodes, the driver's libraries, CUDA's tool chain, and what /sys says of devices."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,14 @@ _FOREIGN_PACKAGES = ("site-packages", "dist-packages")
 """Folders of a standard library that hold what somebody installed: hidden in a jail."""
 
 
+_DRIVER = "libcuda.so.1"
+_DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib")
+"""Where containers and distributions put the driver's libraries when not among the system's own."""
+CUDA_HOME = Path("/usr/local/cuda")
+GPU_FACTS = ("/sys/bus", "/sys/devices", "/sys/module")
+"""What the driver reads about PCI devices, memory nodes and itself."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """One thing of the host that the jail sees read-only."""
@@ -140,6 +148,44 @@ def tools() -> Pieces:
     if not include.is_relative_to("/usr/include"):
         builder.add(include)
     return builder.done()
+
+
+@cache
+def gpu() -> Pieces:
+    """The driver's libraries where they lie apart, and CUDA's tool chain."""
+    builder = _Builder()
+    for folder in driver_folders():
+        builder.add(folder)
+    if CUDA_HOME.is_dir():
+        builder.tool(CUDA_HOME)
+    for path in GPU_FACTS:
+        builder.add(path)
+    return builder.done()
+
+
+@cache
+def driver_folders() -> tuple[str, ...]:
+    """Folders with the driver's library that are not among the system's own, in the order of the search path."""
+    named = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    return tuple(dict.fromkeys(folder for folder in (*named, *_DRIVER_FOLDERS) if (Path(folder) / _DRIVER).exists()))
+
+
+def gpu_environment() -> dict[str, str]:
+    """What a program in a jail with a GPU finds in its environment: libraries, tool chain, private caches.
+
+    PATH has CUDA's programs first where there are any; caches lie in the scratch folder.
+    """
+    found = {"CUDA_CACHE_PATH": "{scratch}/cuda", "TRITON_CACHE_DIR": "{scratch}/triton"}
+    if driver_folders():
+        found["LD_LIBRARY_PATH"] = ":".join(driver_folders())
+    if CUDA_HOME.is_dir():
+        found |= {"CUDA_HOME": str(CUDA_HOME), "PATH": f"{CUDA_HOME}/bin:{_TOOL_PATH}"}
+    return found
+
+
+def gpu_nodes() -> tuple[str, ...]:
+    """Device nodes of NVIDIA's driver."""
+    return tuple(str(node) for node in sorted(Path("/dev").glob("nvidia*")) if node.is_char_device())
 
 
 class _Builder:

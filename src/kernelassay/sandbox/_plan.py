@@ -183,7 +183,9 @@ def _namespaces(plan: Plan, jail: Jail) -> dict[str, Any]:
     shm = min(jail.limits.file_bytes, jail.limits.memory_bytes // SHM_SHARE)
     args += [
         *("--ro-bind", str(plan.stage.folder / "passwd"), "/etc/passwd"),
-        *("--proc", "/proc", "--dev", "/dev", "--size", str(shm), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(shm), "--tmpfs", "/dev/shm"),
+        *(text for node in (_pieces.gpu_nodes() if jail.gpu else ()) for text in ("--dev-bind", node, node)),
+        *("--remount-ro", "/dev"),
         *("--bind", str(plan.stage.scratch), plan.names["scratch"], "--symlink", plan.names["scratch"], "/tmp"),
         *("--chdir", plan.names["scratch"], "--remount-ro", "/"),
     ]
@@ -283,6 +285,9 @@ def _rules(plan: Plan, jail: Jail) -> list[tuple[str, int]]:
     rules += [(str(plan.stage.folder / "site"), confine.READ_DIR), (str(plan.stage.scratch), _EVERYTHING)]
     rules += [(f"/dev/{name}", confine.READ_FILE | confine.WRITE_FILE) for name in _DEVICES]
     rules += [(path, confine.READ_FILE | confine.READ_DIR) for path in _READABLE_FACTS]
+    if jail.gpu:
+        rules += [(node, confine.READ_FILE | confine.WRITE_FILE) for node in _pieces.gpu_nodes()]
+        rules += [("/proc/driver", confine.READ_FILE | confine.READ_DIR)]
     return rules
 
 
@@ -298,7 +303,11 @@ def _without(path: Path, hidden: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _listed(jail: Jail) -> list[_pieces.Pieces]:
-    return [_pieces.base(), *([_pieces.tools()] if jail.tools else [])]
+    return [
+        _pieces.base(),
+        *([_pieces.tools()] if jail.tools else []),
+        *([_pieces.gpu()] if jail.gpu else []),
+    ]
 
 
 def _room(name: str, path: Path) -> Path:

@@ -46,7 +46,7 @@ def check_case(loaded: LoadedProblem, rig: Rig, case: Case) -> Checked:
     Raises:
         kernelassay.session.Trouble: the call did not return.
     """
-    tensors = draw(loaded, rig.shape, case.case, case.seed, case.weights_seed)
+    tensors = draw(loaded, rig.shape, case.case, case.seed, case.weights_seed, rig.device)
     rig.set_weights(tensors.weights)
     called = rig.call(tensors.inputs)
     return judge_call(loaded, rig, case, tensors, called)
@@ -81,6 +81,8 @@ def judge_call(loaded: LoadedProblem, rig: Rig, case: Case, tensors: CaseTensors
     return Checked(result, tuple(faults), tensors, expected, actual, where)
 
 
+PLACES = {"cpu": "cpu", "cuda": "cuda:0"}
+"""Kind of device → what a worker, which sees one device, calls it."""
 UNREADABLE = frozenset({"contract.plain_tensor", "contract.lazy_view"})
 """Faults of a returned object whose memory does not hold its values."""
 
@@ -139,8 +141,8 @@ def _returned(specs: tuple[TensorSpec, ...], rig: Rig, facts: tuple[OutputFact, 
             faults.append(
                 fault(Status.WRONG, "check.outputs.shape", f"shape {fact.shape}", str(sizes), str(fact.shape))
             )
-        elif fact.device != "cpu":
-            faults.append(fault(Status.WRONG, "check.outputs.device", f"on device {fact.device}", "cpu", fact.device))
+        elif fact.device != (device := PLACES[rig.device]):
+            faults.append(fault(Status.WRONG, "check.outputs.device", f"on device {fact.device}", device, fact.device))
         elif fact.lazy:
             faults.append(
                 fault(

@@ -20,7 +20,7 @@ from torch import Tensor
 from kernelassay.records import Record, Role, Shape
 from kernelassay.session._peek import PeekError, read_memory
 from kernelassay.session._session import Session
-from kernelassay.session._slab import POISON, Slab, torch_dtype
+from kernelassay.session._slab import POISON, DeviceKind, Slab, torch_dtype
 
 
 class OutputFact(Record):
@@ -78,11 +78,15 @@ class Rig:
         self.session, self.shape = session, shape
         self.problem = session.job.problem
         self.limits = session.job.limits
-        self._weights: tuple[int, Slab] | None = None
         self._single: Batch | None = None
         outputs = Slab(self.problem.role(Role.OUTPUT), shape, "assay-layout")
         session.ask("model", self.limits.load_s, model=shape.key, shape=shape.values, outputs=outputs.fields)
         outputs.close()
+
+    @property
+    def device(self) -> DeviceKind:
+        """Where its tensors lie."""
+        return self.session.job.device
 
     def set_weights(self, weights: Mapping[str, Tensor], only: Sequence[str] | None = None) -> None:
         """Change weights by the documented route, then `prepare()`; nothing for a problem without weights.
@@ -92,7 +96,7 @@ class Rig:
         """
         if not self.problem.role(Role.WEIGHT):
             return
-        number, slab = self._weights_slab()
+        number, slab = self.session.weights_slab(self.shape)
         slab.write(dict(weights))
         names = None if only is None else list(only)
         self.session.ask("weights", self.limits.load_s, model=self.shape.key, slab=number, only=names)
@@ -102,15 +106,10 @@ class Rig:
         """The model's weights as the worker copies them out; poison where it copied nothing."""
         if not self.problem.role(Role.WEIGHT):
             return {}
-        number, slab = self._weights_slab()
+        number, slab = self.session.weights_slab(self.shape)
         slab.poison()
         self.session.ask("read_weights", self.limits.load_s, model=self.shape.key, slab=number)
         return slab.snapshot()
-
-    def _weights_slab(self) -> tuple[int, Slab]:
-        if self._weights is None:
-            self._weights = self.session.slab((Role.WEIGHT,), self.shape, "assay-weights")
-        return self._weights
 
     def call(self, arguments: Mapping[str, Tensor], *, same_objects: bool = False) -> CallResult:
         """One call on the rig's one set of inputs, which is overwritten with `arguments`.
@@ -215,8 +214,8 @@ class Batch:
     def _targets(self) -> dict[str, Tensor]:
         out = {}
         for field in self._layout:
-            tensor = torch.empty(field["shape"], dtype=torch_dtype(field["dtype"]))
-            ctypes.memset(tensor.data_ptr(), POISON, tensor.numel() * tensor.element_size())
+            tensor = torch.empty(field["shape"], dtype=torch_dtype(field["dtype"]), device=self.session.job.device)
+            tensor.view(-1).view(torch.uint8).fill_(POISON)
             out[field["name"]] = tensor
         return out
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Role, Shape, Status
-from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox, SandboxError
+from kernelassay.records import EntryKind, Limits, Manifest, Problem, Record, Role, Shape, Status, extent
+from kernelassay.sandbox import Ending, Jail, JailedProcess, Sandbox, SandboxError, gpu_environment
 from kernelassay.session._peek import PeekError, read_memory
-from kernelassay.session._slab import Slab
+from kernelassay.session._slab import DeviceKind, Slab
 from kernelassay.session._trouble import Trouble, one_line, readable
 from kernelassay.worker import wire
 
@@ -73,6 +73,8 @@ class Job:
     """Cores of the device. The worker is put there when it is up: interpreter and torch may start anywhere."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the worker's environment; the same in every phase of a grade."""
+    device: DeviceKind = "cpu"
+    """Where the submission's tensors lie."""
 
 
 class Session:
@@ -112,17 +114,19 @@ class Session:
                     env=_environment(job),
                     limits=job.limits,
                     pass_fds=(channel,),
+                    gpu=job.device == "cuda",
                 )
             )
         finally:
             os.close(channel)
         self._next_slab = 1
+        self._weights: dict[tuple[tuple[int, ...], ...], tuple[int, Slab]] = {}
         self._ending: Ending | None = None
         self.kind: EntryKind | None = job.kind
         self.pid = 0
         """The worker's process as this host numbers it; found before anything of the submission runs."""
         self.readable = False
-        """Whether the judge may read that process's memory."""
+        """Whether the judge may read results where they lie in that process; on a GPU it may not."""
 
     def start(self) -> None:
         """Wait until the worker is up; it holds nothing of the submission yet. Later calls do nothing.
@@ -146,7 +150,7 @@ class Session:
             read_memory(self.pid, [(int(hello["canary"]), ctypes.addressof(canary), CANARY_BYTES)])
         except PeekError:
             return
-        self.readable = canary.raw == bytes(range(1, CANARY_BYTES + 1))
+        self.readable = self.job.device == "cpu" and canary.raw == bytes(range(1, CANARY_BYTES + 1))
 
     def load_nothing(self) -> None:
         """Start, and give the worker an entry of our own that does nothing; the submission may be loaded afterwards.
@@ -182,6 +186,7 @@ class Session:
             entry=job.problem.entry,
             weights=[t.name for t in job.problem.role(Role.WEIGHT)],
             threads=job.threads,
+            device=job.device,
         )
 
     def ask(self, op: str, timeout_s: float, fds: Sequence[int] = (), **arguments: Any) -> dict[str, Any]:
@@ -297,7 +302,7 @@ class Session:
         self, roles: Sequence[Role], shape: Shape, label: str, sets: int = 1, results: int = 0
     ) -> tuple[int, Slab]:
         """A new slab for the tensors of these roles, mapped in the worker too; its number and the judge's side."""
-        slab = Slab(self.job.problem.role(*roles), shape, label, sets, results)
+        slab = Slab(self.job.problem.role(*roles), shape, label, sets, results, self.job.device)
         number, self._next_slab = self._next_slab, self._next_slab + 1
         self.ask(
             "map",
@@ -312,11 +317,19 @@ class Session:
         slab.close()
         return number, slab
 
+    def weights_slab(self, shape: Shape) -> tuple[int, Slab]:
+        """The slab through which weights of these sizes are changed: one, whatever the number of shapes."""
+        sizes = tuple(extent(spec, shape) for spec in self.job.problem.role(Role.WEIGHT))
+        if sizes not in self._weights:
+            self._weights[sizes] = self.slab((Role.WEIGHT,), shape, "assay-weights")
+        return self._weights[sizes]
+
     def close(self) -> Ending:
         """Kill what is left and account for it; safe to call twice."""
         if self._ending is None:
             self._sock.close()
             self._ending = self.process.close()
+            self._weights.clear()
         return self._ending
 
     @property
@@ -353,6 +366,7 @@ def _environment(job: Job) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         "TORCH_EXTENSIONS_DIR": "{scratch}/torch_extensions",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **(gpu_environment() if job.device == "cuda" else {}),
         **job.env,
     }
 

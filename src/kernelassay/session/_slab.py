@@ -6,17 +6,19 @@ inputs included; the judge therefore keeps private copies and compares with them
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from kernelassay.records import Shape, TensorSpec, extent
+from kernelassay.worker.device_memory import Shared
+
+DeviceKind = Literal["cpu", "cuda"]
 
 ALIGN_BYTES = 4096
 """Each tensor starts on a page, so that alignment never depends on its neighbours' sizes."""
@@ -41,11 +43,18 @@ class Slab:
     """One sealed memfd with one or more equal sets of tensors laid out in it, seen from the judge."""
 
     def __init__(
-        self, tensors: Sequence[TensorSpec], shape: Shape, label: str, sets: int = 1, results: int = 0
+        self,
+        tensors: Sequence[TensorSpec],
+        shape: Shape,
+        label: str,
+        sets: int = 1,
+        results: int = 0,
+        device: DeviceKind = "cpu",
     ) -> None:
         """Lay out `sets` sets of `tensors` at `shape`; `label` is shown in `/proc`, for people.
 
-        Behind the sets comes a table of int64 (sets, `results`), in which the worker notes where results lie.
+        Behind the sets comes a table of int64 (sets, `results`), in which the worker notes where results lie; in memory
+        of a GPU, whose results are copied, it is never written.
         """
         self.fields: list[dict[str, Any]] = []
         offset = 0
@@ -60,15 +69,12 @@ class Slab:
         self.set_bytes = max(offset, ALIGN_BYTES)
         self.table_offset = self.set_bytes * sets
         self.size_bytes = self.table_offset + 8 * sets * results
-        self.fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.size_bytes)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        self._map = mmap.mmap(self.fd, self.size_bytes)
-        self._raw = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.fd, self._raw = _sealed(label, self.size_bytes) if device == "cpu" else _on_gpu(self.size_bytes)
         self._views = [
             {f["name"]: self._view(f, number * self.set_bytes) for f in self.fields} for number in range(sets)
         ]
-        self.table = self._raw[self.table_offset :].view(torch.int64).view(sets, results)
+        table = self._raw[self.table_offset : self.size_bytes].view(torch.int64).view(sets, results)
+        self.table = table if device == "cpu" else torch.zeros(sets, results, dtype=torch.int64)
         """Addresses in the worker: its claim."""
 
     def _view(self, field: dict[str, Any], base: int) -> Tensor:
@@ -89,14 +95,18 @@ class Slab:
         """Copy `values` into one set of the shared memory; names, dtypes and shapes are the layout's."""
         for name, value in values.items():
             self._views[number][name].copy_(value)
+        finish(self._raw)
 
     def poison(self) -> None:
         """Fill the whole slab with `POISON`."""
-        ctypes.memset(self._raw.data_ptr(), POISON, self.size_bytes)
+        self._raw.fill_(POISON)
+        finish(self._raw)
 
     def snapshot(self, number: int = 0) -> dict[str, Tensor]:
         """Private copies of all tensors of one set as they are now."""
-        return {name: view.clone() for name, view in self._views[number].items()}
+        out = {name: view.clone() for name, view in self._views[number].items()}
+        finish(self._raw)
+        return out
 
     def close(self) -> None:
         """Let the descriptor go; the memory goes with the last view."""
@@ -107,6 +117,26 @@ class Slab:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _sealed(label: str, size_bytes: int) -> tuple[int, Tensor]:
+    """A sealed memfd and its bytes."""
+    fd = os.memfd_create(label, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size_bytes)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd, torch.frombuffer(mmap.mmap(fd, size_bytes), dtype=torch.uint8)
+
+
+def _on_gpu(size_bytes: int) -> tuple[int, Tensor]:
+    """Memory of the GPU that can be exported, and its bytes."""
+    shared = Shared(size_bytes)
+    return shared.fd, shared.tensor()
+
+
+def finish(tensor: Tensor) -> None:
+    """Wait for what was asked of the tensor's device: another process sees its memory next."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize()
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:

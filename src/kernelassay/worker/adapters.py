@@ -81,11 +81,13 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 class ModelAdapter:
     """`class Model` or `ModelNew(nn.Module)`."""
 
-    def __init__(self, module: ModuleType, entry: str, shape: Mapping[str, int], weight_names: list[str]) -> None:
+    def __init__(
+        self, module: ModuleType, entry: str, shape: Mapping[str, int], weight_names: list[str], device: str = "cpu"
+    ) -> None:
         cls = getattr(module, "ModelNew", None) or getattr(module, "Model", None)
         if cls is None:
             raise EntryMissing("the file defines neither class Model nor class ModelNew")
-        self._model = cls(**shape)
+        self._model = _construct(cls, shape, device)
         method = getattr(self._model, METHODS[entry], None)
         if method is None:
             raise EntryMissing(f"class {cls.__name__} has no method {METHODS[entry]!r}, which entry {entry!r} calls")
@@ -130,6 +132,15 @@ class ModelAdapter:
         return lambda: _as_tuple(method(*values))
 
 
+def _construct(cls: Any, shape: Mapping[str, int], device: str) -> Any:
+    """The model on its device: what the constructor makes without naming one is made there, the rest is moved."""
+    if device == "cpu":
+        return cls(**shape)
+    with torch.device(device):
+        model = cls(**shape)
+    return model.to(device) if isinstance(model, nn.Module) else model
+
+
 class _Stateless:
     """Shared part of the forms that get their weights as arguments: they have nothing to prepare."""
 
@@ -165,12 +176,15 @@ class CustomKernelAdapter(_Stateless):
         return lambda: _as_tuple(function(data))
 
 
-def poisoned(fields: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+def poisoned(fields: list[dict[str, Any]], device: str = "cpu") -> tuple[Tensor, ...]:
     """Fresh output tensors that hold `POISON` in every byte."""
     out = []
     for field in fields:
-        tensor = torch.empty(field["shape"], dtype=getattr(torch, field["dtype"]))
-        ctypes.memset(tensor.data_ptr(), POISON, tensor.numel() * tensor.element_size())
+        tensor = torch.empty(field["shape"], dtype=getattr(torch, field["dtype"]), device=device)
+        if device == "cpu":
+            ctypes.memset(tensor.data_ptr(), POISON, tensor.numel() * tensor.element_size())
+        else:
+            tensor.view(-1).view(torch.uint8).fill_(POISON)
         out.append(tensor)
     return tuple(out)
 
@@ -178,8 +192,9 @@ def poisoned(fields: list[dict[str, Any]]) -> tuple[Tensor, ...]:
 class RunAdapter(_Stateless):
     """Destination-passing `run(*inputs, *weights, *scalars, *outputs)`."""
 
-    def __init__(self, module: ModuleType, outputs: list[dict[str, Any]]) -> None:
+    def __init__(self, module: ModuleType, outputs: list[dict[str, Any]], device: str = "cpu") -> None:
         super().__init__()
+        self._device = device
         function = getattr(module, "run", None)
         if not callable(function):
             raise EntryMissing("the file defines no function run(*inputs, *outputs)")
@@ -187,7 +202,7 @@ class RunAdapter(_Stateless):
         self._outputs = outputs
 
     def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
-        outputs = poisoned(self._outputs)
+        outputs = poisoned(self._outputs, self._device)
         function, values = self._function, (*arguments.values(), *self._weights.values(), *scalars, *outputs)
 
         def call() -> tuple[Any, ...]:
@@ -204,8 +219,11 @@ class NativeError(Exception):
 class NativeAdapter(_Stateless):
     """`extern "C" int symbol(const void *const *inputs, void *const *outputs, const int64_t *shape)`."""
 
-    def __init__(self, library: Path, symbol: str, outputs: list[dict[str, Any]], shape: Mapping[str, int]) -> None:
+    def __init__(
+        self, library: Path, symbol: str, outputs: list[dict[str, Any]], shape: Mapping[str, int], device: str = "cpu"
+    ) -> None:
         super().__init__()
+        self._device = device
         try:
             function = ctypes.CDLL(str(library))[symbol]  # an attribute could be one of Python's own
         except (OSError, AttributeError) as error:
@@ -217,7 +235,7 @@ class NativeAdapter(_Stateless):
         self._shape = (ctypes.c_int64 * len(shape))(*shape.values())
 
     def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
-        outputs = poisoned(self._outputs)
+        outputs = poisoned(self._outputs, self._device)
         ins = [t.data_ptr() for t in (*arguments.values(), *self._weights.values())]
         sources = (ctypes.c_void_p * len(ins))(*ins)
         targets = (ctypes.c_void_p * len(outputs))(*(t.data_ptr() for t in outputs))
@@ -235,12 +253,13 @@ class NativeAdapter(_Stateless):
 class CleanAdapter(_Stateless):
     """No submission at all: results that lie ready, so that a round costs everything but the calls."""
 
-    def __init__(self, outputs: list[dict[str, Any]]) -> None:
+    def __init__(self, outputs: list[dict[str, Any]], device: str = "cpu") -> None:
         super().__init__()
+        self._device = device
         self._outputs = outputs
 
     def bind(self, arguments: Mapping[str, Tensor], scalars: list[int]) -> Bound:
-        outputs = poisoned(self._outputs)
+        outputs = poisoned(self._outputs, self._device)
         return lambda: outputs
 
 

@@ -7,6 +7,7 @@ callers finds the same ones in each phase. Nothing measured here is subtracted f
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,9 +50,14 @@ class Clock:
         self._flush = torch.empty(0, dtype=torch.int64)
         self._flush_now = False
         self._now = time.perf_counter_ns
+        self._wait: Callable[[], None] | None = None
 
-    def arm(self, calls: list[Bound], flush_bytes: int) -> None:
-        """Keep `calls` for `go`, let the last results go, and have that many bytes ready to displace the cache."""
+    def arm(self, calls: list[Bound], flush_bytes: int, device: str = "cpu") -> None:
+        """Keep `calls` for `go`, let the last results go, and have that many bytes ready to displace the cache.
+
+        On a GPU each call is waited for before it is stamped, and nothing is displaced.
+        """
+        self._wait = torch.cuda.synchronize if device == "cuda" else None
         self.held, self.stamps = [], []
         self._armed = calls
         words = flush_bytes // 8
@@ -63,9 +69,11 @@ class Clock:
         """Make the armed calls in order."""
         if self._flush_now:
             self._flush.sum()
-        now, held, stamps = self._now, self.held, self.stamps
+        now, held, stamps, wait = self._now, self.held, self.stamps, self._wait
         for call in self._armed:
             start = now()
             held.append(call())
+            if wait:
+                wait()
             stamps.append(now() - start)
         self._armed = []

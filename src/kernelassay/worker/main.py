@@ -42,6 +42,7 @@ class Worker:
         self._job: dict[str, Any] = {}
         self._module: ModuleType | None = None
         self._kind = ""
+        self._device = "cpu"
         self._models: dict[str, adapters.Adapter] = {}
         self._slabs: dict[int, Slab] = {}
         self._clock = Clock()
@@ -72,6 +73,8 @@ class Worker:
             if fds:
                 message["fd"] = fds[0]
             reply = operation(**message)
+            if self._device != "cpu":
+                torch.cuda.synchronize()  # a reply says that everything before it has happened
             return {"id": request_id, "ok": True, **reply}
         except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission are answers too
             text = "".join(traceback.format_exception(error))
@@ -86,6 +89,7 @@ class Worker:
     def load(self, file: str, kind: str | None, library: str | None, **job: Any) -> Reply:
         """Import the submission; `kind` None means: find out."""
         torch.set_num_threads(job["threads"])
+        self._device = job["device"]
         self._job = {**job, "library": library}
         if kind not in ("c_abi", CLEAN):
             self._module = adapters.import_submission(self._folder, file)
@@ -95,26 +99,26 @@ class Worker:
 
     def model(self, model: str, shape: dict[str, int], outputs: list[dict[str, Any]]) -> Reply:
         """Construct the entry for one shape under the name `model`."""
-        job = self._job
+        job, device = self._job, self._device
         built: adapters.Adapter
         if self._kind == "c_abi":
-            built = adapters.NativeAdapter(self._folder / job["library"], job["symbol"], outputs, shape)
+            built = adapters.NativeAdapter(self._folder / job["library"], job["symbol"], outputs, shape, device)
         elif self._kind == CLEAN:
-            built = adapters.CleanAdapter(outputs)
+            built = adapters.CleanAdapter(outputs, device)
         elif self._module is None:
             raise RuntimeError("model before load")
         elif self._kind == "model":
-            built = adapters.ModelAdapter(self._module, job["entry"], shape, job["weights"])
+            built = adapters.ModelAdapter(self._module, job["entry"], shape, job["weights"], device)
         elif self._kind == "custom_kernel":
             built = adapters.CustomKernelAdapter(self._module)
         else:
-            built = adapters.RunAdapter(self._module, outputs)
+            built = adapters.RunAdapter(self._module, outputs, device)
         self._models[model] = built
         return {}
 
     def map(self, slab: int, fd: int, **layout: Any) -> Reply:
         """Map shared memory under the number `slab`."""
-        self._slabs[slab] = Slab(fd, **layout)
+        self._slabs[slab] = Slab(fd, **layout, device=self._device)
         return {}
 
     def unmap(self, slab: int) -> Reply:
@@ -147,7 +151,8 @@ class Worker:
         """
         source, adapter = self._slabs[slab], self._models[model]
         views = source.kept if same_objects else source.views
-        self._clock.arm([adapter.bind(views(number), scalars) for number in sets], flush_bytes)
+        calls = [adapter.bind(views(number), scalars) for number in sets]
+        self._clock.arm(calls, flush_bytes, self._device)
         self._armed_on, self._results = source, results
         return {}
 
@@ -239,7 +244,7 @@ def describe(result: Any, inputs: Slab) -> dict[str, Any]:
         "device": str(result.device),
         "lazy": bool(result.is_conj() or result.is_neg()),
     }
-    strided = result.layout is torch.strided and result.device.type == "cpu"
+    strided = result.layout is torch.strided and result.device == inputs.device
     fact["contiguous"] = strided and result.is_contiguous()
     if strided and result.numel():
         fact["aliases_input"] = inputs.start <= result.data_ptr() < inputs.end
@@ -247,7 +252,11 @@ def describe(result: Any, inputs: Slab) -> dict[str, Any]:
 
 
 def _copy(result: Any, view: Tensor) -> None:
-    if address(result) and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous():
+    if not (address(result) and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous()):
+        return
+    if result.device.type == view.device.type != "cpu":
+        view.copy_(result)
+    elif result.device == view.device:
         ctypes.memmove(view.data_ptr(), result.data_ptr(), view.numel() * view.element_size())
 
 

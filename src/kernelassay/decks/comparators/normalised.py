@@ -1,8 +1,8 @@
 """Comparator `normalised`: three ratios, each relative to the result's own scale.
 
 With r the oracle and y the result, both in fp64, σ = rms(r), groups *rows* (the declared leading axes) and *columns*
-(the last axis, only where at least 12 rows weigh in it), and σ_G = max(rms(r_G), half the median of rms over the groups of
-that kind), an output with tolerance (ε, γ, κ) uses the largest of
+(the last axis, only where at least 12 rows weigh in it), and σ_G = max(rms(r_G), half the median of rms over the
+groups of that kind), an output with tolerance (ε, γ, κ) uses the largest of
 
 - `normalised.rms`: rms(y − r) / σ ÷ ε;
 - `normalised.group`: max over groups of rms(y_G − r_G) / σ_G ÷ γ (an output without declared rows has no groups);
