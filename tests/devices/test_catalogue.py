@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelassay.devices import CATALOGUE, Gpu, device_names, entry_of, published
+from kernelassay.devices import CATALOGUE, Gpu, device_names, entry_of
 from kernelassay.devices._catalogue import CORES_PER_SM
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "devices.md"
@@ -87,12 +87,6 @@ def test_a_shown_device_is_of_its_entry_only(name: str) -> None:
     assert [other for other in NAMES if CATALOGUE[other].holds(shown, mib << 20)] == [name]
     assert entry_of(shown, mib << 19) is None, "half the memory is another card"
     assert entry_of(f"{shown} NVL", mib << 20) is None and entry_of(shown.lower(), mib << 20) is None
-
-
-def test_what_is_published_beside_a_measurement() -> None:
-    assert published("h200", "copy") == published("h200", "read") == 4.8e12
-    assert published("a100", "fp8") is None and published("cpu", "copy") is None
-    assert published("l40s", "tf32") == 183e12
 
 
 def _row(entry: Gpu) -> str:

@@ -9,7 +9,7 @@ from kernelassay.devices._ceilings import CeilingsError, ceilings, kept_ceilings
 from kernelassay.devices._cpu import MachineFacts, cpu_device, device_cpus, machine_facts
 from kernelassay.devices._detect import DeviceError, detect, device_names
 from kernelassay.devices._environment import environment
-from kernelassay.devices._gpu_ceilings import gpu_ceilings, kept_gpu_ceilings, published
+from kernelassay.devices._gpu_ceilings import gpu_ceilings, kept_gpu_ceilings
 from kernelassay.devices._gpus import Unit, gpus, refused
 from kernelassay.devices._nvml import NvmlError
 from kernelassay.devices._telemetry import DeviceFault, Effect, Exclusivity, Quiet, quiet, telemetry
@@ -41,7 +41,6 @@ __all__ = [
     "kept_ceilings",
     "kept_gpu_ceilings",
     "machine_facts",
-    "published",
     "quiet",
     "refused",
     "telemetry",

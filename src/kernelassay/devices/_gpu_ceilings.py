@@ -21,14 +21,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernelassay.devices._catalogue import CATALOGUE
 from kernelassay.devices._ceilings import CeilingsError, kept_path, write_record
 from kernelassay.records import Ceiling, Device, GpuCeilings, Latency
 
 PROGRAM = Path(__file__).with_name("_gpu_measure.py")
 TIMEOUT_S = 180.0
 """Importing torch and starting CUDA take up to 20 s on a busy host, measuring some seconds. [estimated]"""
-_PUBLISHED_NAMES = {"copy": "bandwidth", "read": "bandwidth"}
 
 
 def gpu_ceilings(device: Device, home: Path, python: str = sys.executable) -> GpuCeilings:
@@ -61,14 +59,6 @@ def kept_gpu_ceilings(device: Device, home: Path) -> GpuCeilings | None:
         return None
     same = (record.fingerprint, record.program) == (device.fingerprint, _program_hash())
     return record if same else None
-
-
-def published(name: str, what: str) -> float | None:
-    """The published figure of catalogue entry `name` beside which `what` stands: `copy`, `read` or a precision."""
-    entry = CATALOGUE.get(name)
-    if entry is None:
-        return None
-    return entry.bandwidth if what in _PUBLISHED_NAMES else entry.flops.get(what)
 
 
 def _program_hash() -> str:
