@@ -81,7 +81,7 @@ def _two_lines(err: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("grade", ".", "--problem", "ops/topk", "--device", "h200"), "error: no device 'h200'"),
+        (("grade", ".", "--problem", "ops/topk", "--device", "h300"), "error: no device 'h300'"),
         (("grade", ".", "--problem", "ops/tokp"), "did you mean 'ops/topk'"),
         (("reproduce", "g-nothing/f1"), "error: no grade"),
         (("reproduce", "nonsense"), "error: "),

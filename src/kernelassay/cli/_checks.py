@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from kernelassay.sandbox import LevelReport
@@ -149,12 +149,29 @@ def folder(name: str, path: Path, fix: str) -> Row:
     return Row(name, "limited", f"{text}; a submission may write 1 GiB", fix, needed=True)
 
 
-def gpu(devices: Path = Path("/dev")) -> Row:
-    """Whether a GPU is there; this release judges on the CPU only, and says so either way."""
+def gpu(devices: Path = Path("/dev"), library: Any = None) -> Row:
+    """Which GPUs are here and whether the catalogue knows them; this release grades on the CPU only and says so.
+
+    `library` stands in for the module `pynvml`.
+    """
+    from kernelassay.devices import NvmlError, gpus, refused
+
     nodes = sorted(node.name for node in devices.glob("nvidia[0-9]*"))
-    if nodes:
-        return Row("GPU", "limited", f"{', '.join(nodes)} found, but this release judges on device cpu only")
-    return Row("GPU", "missing", "none here: problems are judged on device cpu, tier small")
+    try:
+        units = gpus(library)
+    except NvmlError as error:
+        if nodes:
+            fix = "install the driver's NVML library (libnvidia-ml.so.1), or let this user open /dev/nvidia*"
+            return Row("GPU", "limited", f"{', '.join(nodes)} found, but {error}", fix)
+        return Row("GPU", "missing", "none here: problems are judged on device cpu, tier small")
+    if not units:
+        return Row("GPU", "missing", "the driver shows none: problems are judged on device cpu, tier small")
+    told = []
+    for unit in units:
+        name = "not in the catalogue" if unit.entry is None else unit.entry.name
+        refusal = refused(unit.state)
+        told.append(f"{unit.model} ({name}{'' if refusal is None else f'; {refusal}'}), driver {unit.state.driver}")
+    return Row("GPU", "limited", f"{'; '.join(told)}: can be measured (assay device), not yet graded on")
 
 
 def problems() -> Row:

@@ -1,8 +1,7 @@
-"""`assay device` and `assay compare`: what this machine can reach, and which of two submissions is faster."""
+"""`assay compare`: which of two submissions is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,68 +12,11 @@ from kernelassay.cli._progress import reporter
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from kernelassay.judge import Versus
-    from kernelassay.records import Ceilings, Device
 
 _EXIT = {"faster": 0, "slower": 0, "same": 0, "ambiguous": 4, "invalid": 5}
 """Relation → exit code: what is not settled is no success for a caller who asked for a decision."""
-
-
-def device(name: str = "cpu", /, *, measure: bool = False, home: Home = None, json: Json = False) -> int:
-    """Show a device with its ceilings; they are measured when they are not known yet.
-
-    Parameters
-    ----------
-    name
-        The device.
-    measure
-        Measure again even if the ceilings of this machine are known (about 3 s).
-    home
-        Folder that keeps the ceilings.
-    json
-        Print device and ceilings as JSON.
-    """
-    with reporter(f"measuring {name}", quiet=json) as progress:
-        progress.phase("ceilings")
-        from kernelassay.devices import CeilingsError, ceilings, detect, device_cpus
-
-        found = detect(name)
-        try:
-            known = ceilings(found, home_folder(home), measure=measure, cpus=device_cpus()[1])
-        except CeilingsError as error:
-            raise CommandError(str(error), "assay doctor", 5) from error
-    if json:
-        emit({"device": found.model_dump(mode="json"), "ceilings": known.model_dump(mode="json")})
-    else:
-        show(styled(f"{found.name}: {found.model}", "bold"), _ceilings_table(known), *_ceilings_notes(found, known))
-    return 0
-
-
-def _ceilings_table(known: Ceilings) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None)
-    for title in ("ceiling", "best", "median", "unit"):
-        table.add_column(title, justify="right" if title in ("best", "median") else "left")
-    groups = (
-        ("memory", known.bandwidth, "GB/s"),
-        ("in cache", known.in_cache, "GB/s"),
-        ("rate", known.rates, "Gop/s"),
-    )
-    for group, measured, unit in groups:
-        for what, ceiling in measured.items():
-            table.add_row(f"{group} {what}", f"{ceiling.value / 1e9:.1f}", f"{ceiling.median / 1e9:.1f}", unit)
-    return table
-
-
-def _ceilings_notes(found: Device, known: Ceilings) -> Iterable[Text]:
-    cpus = ", ".join(str(cpu) for cpu in known.cpus) or "any"
-    yield styled(f"on {known.threads} thread(s), CPUs {cpus}; measured {known.measured_at:%Y-%m-%d %H:%M} UTC")
-    yield styled(f"fingerprint {found.fingerprint}")
-    for what, why in known.unknown.items():
-        yield styled(f"unknown: {what}: {why}")
 
 
 def compare(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kernelassay.timing import Peaks
 
 _BROKEN = 2
+_AMOUNTS = ("bytes", "flops")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def app() -> App:
     return group
 
 
-def _table(*columns: str, heading: str, right: frozenset[str] = frozenset()) -> Table:
+def _table(*columns: str, heading: str, right: Collection[str] = ()) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -156,12 +157,10 @@ def show_problem(name: str, /, *, home: Home = None, json: Json = False) -> int:
 
 def _peaks(home: Path) -> dict[str, Peaks]:
     """What floors are quoted at: published peaks of GPUs, and this machine's CPU where it has been measured."""
-    from kernelassay.devices import PUBLISHED, detect, kept_ceilings
+    from kernelassay.devices import CATALOGUE, detect, kept_ceilings
     from kernelassay.timing import Peaks, cpu_peaks
 
-    peaks = {
-        name: Peaks(p.bandwidth, p.flops, None, None, None, None, 0.0, {}) for name, p in sorted(PUBLISHED.items())
-    }
+    peaks = {name: Peaks(p.bandwidth, p.flops, None, None, None, None, 0.0, {}) for name, p in CATALOGUE.items()}
     kept = kept_ceilings(detect("cpu"), home)
     return peaks | ({"cpu": cpu_peaks(kept)} if kept else {})
 
@@ -179,16 +178,15 @@ def _tables(problem: Problem, peaks: Mapping[str, Peaks]) -> Iterable[Renderable
     for tensor in problem.tensors:
         tensors.add_row(tensor.name, tensor.role.value, tensor.dtype, f"({', '.join(tensor.dims)})")
     yield tensors
-    numbers = ("bytes", "flops", *(f"floor {name}" for name in peaks))
-    shapes = _table(
-        "shape", "tier", "values", *numbers, heading="shapes and cost of one call", right=frozenset(numbers)
-    )
+    shapes = _table("shape", "tier", "values", *_AMOUNTS, heading="shapes and cost of one call", right=_AMOUNTS)
+    floors = _table("shape", *peaks, heading="floor of one call, µs", right=peaks)
     for shape in problem.shapes:
         cost = _cost(problem, shape, peaks)
         values = ", ".join(f"{key}={value}" for key, value in shape.values.items())
-        floors = ("unknown" if us is None else f"{us:.3g} µs" for us in cost["floors_us"].values())
-        shapes.add_row(shape.key, shape.tier.value, values, f"{cost['bytes']:,}", f"{cost['flops']:,}", *floors)
+        shapes.add_row(shape.key, shape.tier.value, values, f"{cost['bytes']:,}", f"{cost['flops']:,}")
+        floors.add_row(shape.key, *("unknown" if us is None else f"{us:.3g}" for us in cost["floors_us"].values()))
     yield shapes
+    yield floors
     yield styled(
         f"  bytes = {problem.cost.bytes}; flops = {problem.cost.flops} ({problem.cost.precision}); floor = the larger "
         "of both at published peaks (cpu: at this machine's ceilings, once `assay device --measure` has run)\n"

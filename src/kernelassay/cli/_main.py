@@ -13,7 +13,7 @@ from types import FrameType
 
 from cyclopts import App, CycloptsError
 
-from kernelassay.cli import _clock, _deck, _demo, _doctor, _grade, _misc, _redteam
+from kernelassay.cli import _clock, _deck, _demo, _device, _doctor, _grade, _misc, _redteam
 from kernelassay.cli._errors import CommandError, Failure, classify, failure_lines, fault_text
 from kernelassay.cli._out import emit, note
 
@@ -41,7 +41,7 @@ def _app() -> App:
     app.command(_grade.reproduce)
     app.command(_grade.report)
     app.command(_clock.compare)
-    app.command(_clock.device)
+    app.command(_device.device)
     app.command(_deck.app())
     app.command(_redteam.app())
     app.command(_demo.demo)

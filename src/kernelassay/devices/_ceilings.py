@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from kernelassay.records import Ceiling, Ceilings, Device
+from kernelassay.records import Ceiling, Ceilings, Device, Record
 
 SOURCE = Path(__file__).with_name("_ceilings.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-pthread")
@@ -89,7 +89,7 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
         raise ValueError(f"not a fingerprint: {device.fingerprint!r}")
     chosen = tuple(sorted(cpus)) if cpus is not None else ()
     threads = device.cores or len(chosen) or len(os.sched_getaffinity(0))
-    path = _path(device, home)
+    path = kept_path(device, home)
     if not measure:
         kept = _kept(path)
         if kept is not None and (kept.fingerprint, kept.threads, kept.cpus, kept.program) == (
@@ -100,16 +100,17 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
         ):
             return kept
     fresh = _measure(device, threads, chosen)
-    _write(path, fresh)
+    write_record(path, fresh)
     return fresh
 
 
 def kept_ceilings(device: Device, home: Path) -> Ceilings | None:
     """The ceilings of `device` that were measured before, whatever cores they are of; None where there are none."""
-    return _kept(_path(device, home))
+    return _kept(kept_path(device, home))
 
 
-def _path(device: Device, home: Path) -> Path:
+def kept_path(device: Device, home: Path) -> Path:
+    """Where the ceilings of `device` are kept."""
     return home / "devices" / f"{device.fingerprint}.json"
 
 
@@ -152,7 +153,8 @@ def _kept(path: Path) -> Ceilings | None:
         return None
 
 
-def _write(path: Path, record: Ceilings) -> None:
+def write_record(path: Path, record: Record) -> None:
+    """Write `record` at `path`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from typing import Any
 
+from kernelassay.devices._catalogue import CATALOGUE
 from kernelassay.devices._cpu import cpu_device
+from kernelassay.devices._errors import DeviceError
+from kernelassay.devices._gpus import gpu_device
 from kernelassay.records import Device
 
-_CATALOGUE: Mapping[str, Callable[[], Device]] = {"cpu": cpu_device}
-
-
-class DeviceError(Exception):
-    """The caller named a device that this release cannot judge on."""
+__all__ = ["DeviceError", "detect", "device_names"]
 
 
 def device_names() -> tuple[str, ...]:
-    """Names that `detect` knows, sorted."""
-    return tuple(sorted(_CATALOGUE))
+    """Names that `detect` knows: the CPU, then the catalogue."""
+    return ("cpu", *CATALOGUE)
 
 
-def detect(name: str) -> Device:
+def detect(name: str, library: Any = None) -> Device:
     """The device called `name`, as found on this machine.
 
+    Args:
+        name: `cpu`, or a name of the catalogue; `h200:1` or `h200:GPU-…` chooses among several of one kind.
+        library: Stands in for the module `pynvml`.
+
     Raises:
-        DeviceError: the name is not in the catalogue; says which are and what to do next.
+        DeviceError: the name is not in the catalogue, or its device is not here or cannot be judged on; says what is
+            and what to do next.
     """
-    make = _CATALOGUE.get(name)
-    if make is not None:
-        return make()
-    close = difflib.get_close_matches(name.lower(), _CATALOGUE, n=1)
+    if name == "cpu":
+        return cpu_device()
+    kind = name.partition(":")[0]
+    if kind in CATALOGUE:
+        return gpu_device(name, library)
+    close = difflib.get_close_matches(kind.lower(), device_names(), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise DeviceError(
-        f"no device {name!r}; this release judges on: {', '.join(device_names())}{hint}; next: assay doctor"
-    )
+    raise DeviceError(f"no device {name!r}; known are: {', '.join(device_names())}{hint}; next: assay device")

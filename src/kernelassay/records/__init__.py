@@ -2,9 +2,10 @@
 
 from kernelassay.records._base import Record
 from kernelassay.records.ceilings import Ceiling, Ceilings
-from kernelassay.records.device import Device, Environment, Isolation, Limits
+from kernelassay.records.device import ComputeMode, Device, Environment, GpuState, Isolation, Limits
 from kernelassay.records.finding import Finding, Force, Location, Measurement, Recipe
 from kernelassay.records.formula import Formula, evaluate
+from kernelassay.records.gpu import GpuCeilings, GpuProcess, Latency, Telemetry
 from kernelassay.records.grade import (
     SCHEMA_VERSION,
     Artefact,
@@ -63,6 +64,7 @@ __all__ = [
     "Ceilings",
     "Check",
     "Comparator",
+    "ComputeMode",
     "Cost",
     "Device",
     "Discard",
@@ -76,9 +78,13 @@ __all__ = [
     "Floor",
     "Force",
     "Formula",
+    "GpuCeilings",
+    "GpuProcess",
+    "GpuState",
     "Grade",
     "Interval",
     "Isolation",
+    "Latency",
     "Limits",
     "LineFit",
     "Location",
@@ -102,6 +108,7 @@ __all__ = [
     "ShapeTiming",
     "Status",
     "Submission",
+    "Telemetry",
     "TensorSpec",
     "Tier",
     "Timing",

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernelassay.records._base import Record
+
+ComputeMode = Literal["default", "exclusive_process", "prohibited", "unknown"]
+
+
+class GpuState(Record):
+    """One GPU as its driver describes it; None is unknown, never off."""
+
+    uuid: str = Field(min_length=1)
+    index: int = Field(ge=0)
+    """In the driver's order, which another program may count otherwise; the UUID names the unit."""
+    driver: str = Field(min_length=1)
+    capability: str | None = None
+    """Compute capability, `9.0` say."""
+    sms: int | None = Field(default=None, ge=1)
+    """Multiprocessors."""
+    memory_bytes: int = Field(gt=0)
+    l2_bytes: int | None = Field(default=None, gt=0)
+    """By the catalogue: NVML does not tell."""
+    max_sm_clock_mhz: int | None = Field(default=None, gt=0)
+    power_limit_w: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    mig: bool | None = None
+    """Cut into slices; also None where the card cannot be cut."""
+    mps: bool | None = None
+    """A process uses the device through the multi-process service, or the service is started."""
+    ecc: bool | None = None
+    persistence: bool | None = None
+    compute_mode: ComputeMode = "unknown"
 
 
 class Device(Record):
@@ -21,6 +48,14 @@ class Device(Record):
     """Hash over what identifies this unit; measured ceilings are kept under it."""
     cores: int | None = Field(default=None, ge=1)
     """CPU: cores that the device may use."""
+    gpu: GpuState | None = None
+    """GPU: its state when it was looked for."""
+
+    @model_validator(mode="after")
+    def _a_cpu_is_no_gpu(self) -> Self:
+        if self.kind == "cpu" and self.gpu is not None:
+            raise ValueError("a device of kind cpu has no GPU")
+        return self
 
 
 class Isolation(Record):
