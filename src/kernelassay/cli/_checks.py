@@ -150,7 +150,7 @@ def folder(name: str, path: Path, fix: str) -> Row:
 
 
 def gpu(devices: Path = Path("/dev"), library: Any = None) -> Row:
-    """Which GPUs are here and whether the catalogue knows them; this release grades on the CPU only and says so.
+    """Which GPUs are here and whether the catalogue knows them; what is known can be graded on, without times.
 
     `library` stands in for the module `pynvml`.
     """
@@ -166,12 +166,14 @@ def gpu(devices: Path = Path("/dev"), library: Any = None) -> Row:
         return Row("GPU", "missing", "none here: problems are judged on device cpu, tier small")
     if not units:
         return Row("GPU", "missing", "the driver shows none: problems are judged on device cpu, tier small")
-    told = []
+    told, usable = [], False
     for unit in units:
         name = "not in the catalogue" if unit.entry is None else unit.entry.name
         refusal = refused(unit.state)
+        usable = usable or (unit.entry is not None and refusal is None)
         told.append(f"{unit.model} ({name}{'' if refusal is None else f'; {refusal}'}), driver {unit.state.driver}")
-    return Row("GPU", "limited", f"{'; '.join(told)}: can be measured (assay device), not yet graded on")
+    state: Literal["ok", "limited"] = "ok" if usable else "limited"
+    return Row("GPU", state, f"{'; '.join(told)}; this release grades on it without times (--no-time)")
 
 
 def problems() -> Row:

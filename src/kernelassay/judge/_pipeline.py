@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import detect, device_cpus, environment
+from kernelassay.devices import detect, environment
 from kernelassay.judge._build import build
 from kernelassay.judge._clocks import single_threaded
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
+from kernelassay.judge._job import job_for, settle_beside
 from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
@@ -72,6 +73,7 @@ def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
         raise UsageError(f"{request.problem} has no shapes of tier {tier!r}\nnext: assay deck show {request.problem}")
     if device.kind == "cuda" and request.clocks:
         raise UsageError("this release has no clock for a GPU yet\nnext: the same command with --no-time")
+    settle_beside(device)
     harden_judge()
     sweep()
     sweep_partials(request.home)
@@ -189,17 +191,7 @@ class _Grading:
 
     def _job(self, taken: TakenIn, folder: Path) -> Job:
         """What every worker of this grade is started with."""
-        manifest = taken.submission.manifest
-        return Job(
-            problem=self.loaded.problem,
-            folder=folder,
-            manifest=manifest,
-            kind=manifest.entry,
-            limits=self.request.limits,
-            threads=len(device_cpus()[1]),
-            cpus=device_cpus()[1],
-            device=self.device.kind,
-        )
+        return job_for(self.loaded, folder, taken.submission.manifest, self.request.limits, self.device)
 
     def _judge(self, workers: Workers) -> None:
         """Checks and probes in one process, clocks in others: what is wrong or convicted is not timed."""

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import device_cpus
+from kernelassay.devices import detect
 from kernelassay.judge._build import build
 from kernelassay.judge._intake import UsageError, content_hash, take_in
+from kernelassay.judge._job import job_for, settle_beside
 from kernelassay.judge._plan import commitment, plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.judge._settle import settle
 from kernelassay.judge._store import SUBMISSION_FOLDER, load_grade
 from kernelassay.judge._trust import CLOCK_PROBES, Live, Trust
 from kernelassay.judge._workers import AHEAD, Workers
-from kernelassay.records import Case, Finding, Grade
+from kernelassay.records import Case, Device, Finding, Grade
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
 from kernelassay.session import Fault, Job, Rig, Session, Trouble, check_case
 
@@ -64,6 +65,8 @@ def reproduce(
             "next: check out that deck"
         )
     _check_secret(graded.grade, finding)
+    device = detect(graded.grade.device.name)
+    settle_beside(device)
     harden_judge()
     sweep()
     with tempfile.TemporaryDirectory(prefix="kernelassay-reproduce-") as name:
@@ -72,7 +75,8 @@ def reproduce(
         if taken.refused or content_hash(list(taken.submission.files)) != graded.grade.submission.content_hash:
             raise UsageError(f"the submission kept in {str(graded.folder)!r} is not the one that was graded")
         Path(folder).chmod(0o755)
-        attempt = _Attempt(graded.grade, finding, loaded, folder, Sandbox(level), home or default_home(), progress)
+        place = home or default_home()
+        attempt = _Attempt(graded.grade, finding, loaded, folder, device, Sandbox(level), place, progress)
         return attempt.run(reference)
 
 
@@ -102,6 +106,7 @@ class _Attempt:
     finding: Finding
     loaded: LoadedProblem
     folder: Path
+    device: Device
     sandbox: Sandbox
     home: Path
     progress: Progress
@@ -158,7 +163,7 @@ class _Attempt:
                 tier=tier,
                 shapes=tuple(s for s in self.loaded.problem.tier(tier) if shape in (None, s.key)),
                 secret=bytes.fromhex(self.grade.secret or ""),
-                device=self.grade.device,
+                device=self.device,
                 home=self.home,
                 mode="development",
                 progress=self.progress,
@@ -202,16 +207,7 @@ class _Attempt:
         return faults
 
     def _job(self) -> Job:
-        manifest, cpus = self.grade.submission.manifest, device_cpus()[1]
-        return Job(
-            problem=self.loaded.problem,
-            folder=self.folder,
-            manifest=manifest,
-            kind=manifest.entry,
-            limits=self.grade.limits,
-            threads=len(cpus),
-            cpus=cpus,
-        )
+        return job_for(self.loaded, self.folder, self.grade.submission.manifest, self.grade.limits, self.device)
 
     def _told(self, reference: str, rule: str | None, seen: Trouble | tuple[str, str] | None) -> Reproduction:
         match seen:

@@ -18,9 +18,10 @@ from kernelassay.devices import detect, device_cpus
 from kernelassay.judge._build import build
 from kernelassay.judge._clocks import Clocks, Nulls, pinned
 from kernelassay.judge._intake import UsageError, take_in
+from kernelassay.judge._job import job_for
 from kernelassay.judge._plan import SECRET_BYTES
 from kernelassay.judge._request import Progress, Silent, default_home
-from kernelassay.records import Limits, Shape, Tier
+from kernelassay.records import Device, Limits, Shape, Tier
 from kernelassay.sandbox import Level, Sandbox, harden_judge, sweep
 from kernelassay.session import Job, Session, Trouble
 from kernelassay.timing import Context, Pair, ProcessRun, VersusResult, abba, awake, compare
@@ -80,7 +81,7 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
         awake({judge_cpu, *cpus}),
     ):
         jobs = [
-            _job(loaded, sandbox, path, Path(name) / side, request.limits, cpus)
+            _job(loaded, sandbox, path, Path(name) / side, request.limits, device)
             for side, path in (("a", request.a), ("b", request.b))
         ]
         clocks = Clocks(
@@ -99,9 +100,7 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
         return Versus(compare(pairs, context, context), {key: tuple(p) for key, p in pairs.items()})
 
 
-def _job(
-    loaded: LoadedProblem, sandbox: Sandbox, path: Path, folder: Path, limits: Limits, cpus: frozenset[int]
-) -> Job:
+def _job(loaded: LoadedProblem, sandbox: Sandbox, path: Path, folder: Path, limits: Limits, device: Device) -> Job:
     taken = take_in(path, folder / "source")
     if taken.refused is not None:
         raise UsageError(f"{str(path)!r} is refused: {taken.refused}")
@@ -110,7 +109,7 @@ def _job(
     built = build(sandbox, taken.folder, manifest, folder / "loaded", limits)
     if built.trouble is not None:
         raise UsageError(f"{str(path)!r} does not build: {built.trouble.title}\nnext: assay grade {path}")
-    return Job(loaded.problem, folder / "loaded", manifest, manifest.entry, limits, len(cpus), cpus)
+    return job_for(loaded, folder / "loaded", manifest, limits, device)
 
 
 @dataclass
