@@ -39,9 +39,10 @@ V_OUTLIER = 12.0
 GATE = 1.28
 """Standard deviation of gate_proj times √hidden: silu is far from a straight line."""
 POISON_K, POISON_V = 7.0, -55.0
-LONG = 2048
-"""Context beyond which each head picks so few rows that case `large_v` is a quarter as loud."""
 """What rows from pos on hold: about half of the heads would prefer them."""
+LOUD = ((1024, 16), (65536, 4), (None, 8))
+"""What case `large_v` multiplies cached V by, up to which context. Over a long cache each head picks few rows, so
+attention dominates sooner; over the longest one an 8-bit V would otherwise pass."""
 
 
 def sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -383,8 +384,9 @@ def _needles(weights: Tensors, inputs: Tensors, shape: Shape, generator: torch.G
 
 
 def _large_v(weights: Tensors, inputs: Tensors, shape: Shape, generator: torch.Generator) -> None:
-    """Attention dominates; poison is not scaled. Over a long cache it does so sooner: each head picks fewer rows."""
-    inputs["v_cache"][:, :, : shape["pos"]] *= 16 if shape["pos"] <= LONG else 4
+    """Attention dominates; poison is not scaled."""
+    pos = shape["pos"]
+    inputs["v_cache"][:, :, :pos] *= next(factor for longest, factor in LOUD if longest is None or pos <= longest)
 
 
 def _large_hidden(weights: Tensors, inputs: Tensors, shape: Shape, generator: torch.Generator) -> None:
