@@ -15,6 +15,7 @@ from kernelassay.records.grade import (
     ProbeResult,
     ProblemRef,
 )
+from kernelassay.records.lease import LeaseEvent, LeaseOwner
 from kernelassay.records.problem import (
     CaseSpec,
     Comparator,
@@ -79,6 +80,8 @@ __all__ = [
     "Grade",
     "Interval",
     "Isolation",
+    "LeaseEvent",
+    "LeaseOwner",
     "Limits",
     "LineFit",
     "Location",
