@@ -54,7 +54,7 @@ SUITES = (
     Suite("session", ("session",), fast_s=30, all_s=80),
     Suite("timing", ("timing",), fast_s=30, all_s=100),
     Suite("probes", ("probes",), fast_s=40, all_s=150),
-    Suite("judge", ("judge",), fast_s=70, all_s=200),
+    Suite("judge", ("judge",), fast_s=70, all_s=220),
     Suite("board", ("board",), fast_s=15, all_s=30),
     Suite("cli", ("cli",), fast_s=65, all_s=330),
     Suite("examples", ("examples",), fast_s=110, all_s=550),

@@ -42,7 +42,13 @@ def device(name: str = "cpu", /, *, measure: bool = False, home: Home = None, js
 
         found = detect(name)
         try:
-            known = ceilings(found, home_folder(home), measure=measure, cpus=device_cpus()[1])
+            known = ceilings(
+                found,
+                home_folder(home),
+                measure=measure,
+                cpus=device_cpus()[1],
+                on_wait=lambda waiting: progress.advance(0, waiting.position, str(waiting)),
+            )
         except CeilingsError as error:
             raise CommandError(str(error), "assay doctor", 5) from error
     if json:

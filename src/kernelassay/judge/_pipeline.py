@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import detect, device_cpus, environment
+from kernelassay.devices import LeaseError, detect, device_cpus, environment
 from kernelassay.judge._build import build
 from kernelassay.judge._clocks import single_threaded
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
+from kernelassay.judge._leased import leased
 from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
@@ -31,6 +32,7 @@ from kernelassay.judge._workers import Workers
 from kernelassay.judge.verdict import Facts, decide
 from kernelassay.probes import Evidence
 from kernelassay.records import (
+    WAIT,
     Artefact,
     Case,
     Device,
@@ -145,7 +147,7 @@ class _Grading:
                 self._build(taken, loaded_folder)
                 if self.trouble is None:
                     self._judge(workers)
-        except SandboxError as error:
+        except (SandboxError, LeaseError) as error:
             self.infra = str(error)
         finally:
             shutil.rmtree(loaded_folder, ignore_errors=True)
@@ -222,8 +224,11 @@ class _Grading:
                     trust.run_probes(live, self.request.probes)
             convicted = any(e.force is Force.CONVICTS for _, e in trust.evidence)
             if self.request.clocks and not convicted and all(c.result.status is Status.CORRECT for c in self.checked):
-                with self.phase("time"):
-                    self.timing = trust.run_clocks(self.request.timed)
+                with ExitStack() as stack:
+                    with self.phase(WAIT):
+                        trust.progress = stack.enter_context(leased(self.device, self.progress))
+                    with self.phase("time"):
+                        self.timing = trust.run_clocks(self.request.timed)
         except Trouble as trouble:
             self.trouble = trouble, recipe if trust is None else Recipe(stage="probe", probe=trust.current)
         finally:

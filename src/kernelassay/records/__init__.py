@@ -7,6 +7,7 @@ from kernelassay.records.finding import Finding, Force, Location, Measurement, R
 from kernelassay.records.formula import Formula, evaluate
 from kernelassay.records.grade import (
     SCHEMA_VERSION,
+    WAIT,
     Artefact,
     Case,
     CaseResult,
@@ -53,6 +54,7 @@ from kernelassay.records.timing import (
 
 __all__ = [
     "SCHEMA_VERSION",
+    "WAIT",
     "Artefact",
     "Build",
     "Calibration",
