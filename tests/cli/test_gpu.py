@@ -205,6 +205,17 @@ def test_kill_9_of_the_guard_ends_the_command_too(start: Start) -> None:
     assert all(_gone(pid) for pid in pids) and _free()
 
 
+@pytest.mark.slow
+def test_kill_9_of_both_ends_the_command_itself(start: Start) -> None:
+    process = start("exec sleep 60")
+    command = int(_line(process))
+    guard = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        os.kill(guard, number)
+        os.kill(process.pid, number)
+    _until(lambda: _free() and _gone(command), RECOVERY_S)
+
+
 def test_a_command_may_ask_for_what_it_has() -> None:
     inner = [*_ASSAY, "--json", "--", "true"]
     done = _gpu("--", *inner)

@@ -376,6 +376,26 @@ def test_no_link_is_followed(folder: Path, tmp_path: Path) -> None:
     assert target.read_text() == "precious"
 
 
+def test_a_private_folder_stays_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with lease("gpu"):
+        pass
+    assert folder.stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_line_that_cannot_be_written_leaves_no_ticket(folder: Path) -> None:
+    with lease("gpu"):
+        pass
+    (folder / "gpu.journal").unlink()
+    (folder / "gpu.journal").symlink_to("/dev/full")
+    with pytest.raises(LeaseError, match="a link lies in the place"), lease("gpu"):
+        pass
+    (folder / "gpu.journal").unlink()
+    assert lease_status("gpu").waiters == ()
+    with lease("gpu") as held:
+        assert held.waited_s < 1
+
+
 def test_a_folder_in_which_anybody_may_remove_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)

@@ -114,11 +114,16 @@ def lease(
 @contextmanager
 def _ticket(files: LeaseFiles) -> Iterator[tuple[int, int]]:
     """Draw a ticket, and give it back at the end; a fork of this process does neither."""
+    drawn_by = os.getpid()
     with files.queue() as handle:
         number, ticket = files.draw(handle)
-        _journal.append(files, "wait", number)
-    _kept.add(ticket)
-    drawn_by = os.getpid()
+        _kept.add(ticket)
+        try:  # under the queue, so that the lines stand in the order of the tickets
+            _journal.append(files, "wait", number)
+        except BaseException:
+            _kept.discard(ticket)
+            files.give_back(number, ticket)
+            raise
     try:
         yield number, ticket
     finally:
@@ -291,7 +296,7 @@ class LeaseStatus:
 
 
 def lease_status(device: str) -> LeaseStatus:
-    """Look, and change nothing.
+    """Look; tickets of the dead are cleared away on the way.
 
     Raises:
         DeviceError: the name is no device's.

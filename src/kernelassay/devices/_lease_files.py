@@ -302,9 +302,11 @@ def _flock(handle: int, how: int) -> bool:
 
 def _open_folder(path: Path) -> int:
     """Descriptor of the folder, made for all users where it is missing."""
+    ours = path.name == FOLDER
     try:
         with suppress(FileExistsError):
             path.mkdir(0o1777)
+            ours = True
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -312,8 +314,8 @@ def _open_folder(path: Path) -> int:
         raise LeaseError(f"the leases' folder {path}: {error.strerror}; next: {_other_place()}") from error
     facts = os.fstat(handle)
     mode = stat.S_IMODE(facts.st_mode)
-    if facts.st_uid == os.geteuid() and mode & 0o1000 and mode != 0o1777:  # the umask of its maker, which is us
-        os.fchmod(handle, 0o1777)
+    if ours and facts.st_uid == os.geteuid():
+        os.fchmod(handle, 0o1777)  # what the umask took, also that of a maker who was killed right here
     elif mode & 0o022 and not mode & 0o1000:
         os.close(handle)
         raise LeaseError(f"{path} is not sticky: anybody could remove a lease; next: chmod 1777 {path}")
