@@ -14,7 +14,7 @@ class LeaseOwner(Record):
 
     device: str
     token: int = Field(gt=0)
-    """Fencing token: grows with every process that asks for the device, and never shrinks."""
+    """Fencing token: grows with every process that asks for the device, and never shrinks while the folder lasts."""
     pid: int = Field(gt=0)
     started: int = Field(ge=0)
     """Start of the process in clock ticks since boot, which tells it from a later one with the same pid."""
