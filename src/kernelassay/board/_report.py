@@ -107,7 +107,7 @@ def render_report(grade: Grade, folder: Path) -> str:
         cases_words=cases_words(grade),
         timing_words=one_line(timing_words(grade.timing)),
         isolation_words=isolation_words(grade.isolation),
-        judged_s=sum(phase.seconds for phase in grade.phases),
+        judged_s=grade.judged_s,
         diagnosed=first_failure(grade),
         grid=view.grid(grade),
         failing=view.case_rows(grade, passing=False),

@@ -100,7 +100,7 @@ def _row(grade: Grade, page: Path) -> dict[str, object]:
         "verdict": grade.verdict,
         "status": grade.status,
         "reasons": list(grade.reasons),
-        "judged_s": round(sum(phase.seconds for phase in grade.phases), 3),
+        "judged_s": round(grade.judged_s, 3),
         "report": str(page),
     }
 

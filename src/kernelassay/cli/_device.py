@@ -123,7 +123,13 @@ def _cpu(home: Path, *, measure: bool, json: bool) -> int:
 
         found = detect("cpu")
         try:
-            known = ceilings(found, home, measure=measure, cpus=device_cpus()[1])
+            known = ceilings(
+                found,
+                home,
+                measure=measure,
+                cpus=device_cpus()[1],
+                on_wait=lambda waiting: progress.advance(0, waiting.position, str(waiting)),
+            )
         except CeilingsError as error:
             raise CommandError(*_what_next(error), 5) from error
     if json:
@@ -200,12 +206,13 @@ def _telemetry(found: Device, library: Any) -> Telemetry | None:
 
 
 def _measured(name: str, found: Device, home: Path) -> GpuCeilings:
-    from kernelassay.devices import CeilingsError, gpu_ceilings
+    from kernelassay.devices import CeilingsError, gpu_ceilings, lease, lease_name
 
     with reporter(f"measuring {name}") as progress:
         progress.phase("ceilings")
         try:
-            return gpu_ceilings(found, home)
+            with lease(lease_name(found), on_wait=lambda w: progress.advance(0, w.position, str(w))):
+                return gpu_ceilings(found, home)
         except CeilingsError as error:
             raise CommandError(*_what_next(error), 5) from error
 

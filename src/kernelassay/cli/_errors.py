@@ -43,6 +43,7 @@ class CommandError(Exception):
 _ANNOUNCED: tuple[tuple[str, str, int, str], ...] = (
     ("kernelassay.decks", "DeckError", 2, "assay deck list"),
     ("kernelassay.devices", "DeviceError", 2, "assay doctor"),
+    ("kernelassay.devices", "LeaseError", 5, "assay gpu status"),
     ("kernelassay.judge", "UsageError", 2, "assay --help"),
     ("kernelassay.redteam", "CorpusError", 2, "assay redteam list"),
     ("kernelassay.sandbox", "SandboxError", 5, "assay doctor"),

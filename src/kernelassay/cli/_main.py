@@ -6,6 +6,7 @@ the process ends with 130.
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from types import FrameType
 
 from cyclopts import App, CycloptsError
 
-from kernelassay.cli import _clock, _deck, _demo, _device, _doctor, _grade, _misc, _redteam
+from kernelassay.cli import _clock, _deck, _demo, _device, _doctor, _gpu, _grade, _misc, _redteam
 from kernelassay.cli._errors import CommandError, Failure, classify, failure_lines, fault_text
 from kernelassay.cli._out import emit, note
 
@@ -42,6 +43,7 @@ def _app() -> App:
     app.command(_grade.report)
     app.command(_clock.compare)
     app.command(_device.device)
+    app.command(_gpu.app())
     app.command(_deck.app())
     app.command(_redteam.app())
     app.command(_demo.demo)
@@ -87,7 +89,7 @@ def _command_path(app: App, words: Sequence[str]) -> list[str]:
 
 def _run(arguments: Sequence[str]) -> int:
     app = _app()
-    as_json = "--json" in arguments
+    as_json = "--json" in itertools.takewhile(lambda word: word != "--", arguments)
     try:
         code = app(list(arguments))
     except CycloptsError as error:

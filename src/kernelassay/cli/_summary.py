@@ -123,6 +123,7 @@ def _log(grade: Grade, folder: Path) -> Iterable[RenderableType]:
 
 def _facts(grade: Grade, folder: Path, report: Path | None) -> Text:
     from kernelassay.board import cases_words, isolation_words, one_line, timing_words
+    from kernelassay.records import WAIT
 
     score = "no score" if grade.score is None else f"score {grade.score:.3g}"
     rows = [
@@ -132,10 +133,11 @@ def _facts(grade: Grade, folder: Path, report: Path | None) -> Text:
     ]
     if grade.isolation is not None:
         rows.extend(("", one_line(reason)) for reason in grade.isolation.reasons)
-    total = sum(phase.seconds for phase in grade.phases)
+    waited = sum(phase.seconds for phase in grade.phases if phase.name == WAIT)
     if grade.phases:
-        slowest = max(grade.phases, key=lambda phase: phase.seconds)
-        rows.append(("judged in", f"{total:.1f} s, most of it {one_line(slowest.name)} ({slowest.seconds:.1f} s)"))
+        slowest = max(grade.phases, key=lambda phase: phase.seconds * (phase.name != WAIT))
+        judged = f"{grade.judged_s:.1f} s, most of it {one_line(slowest.name)} ({slowest.seconds:.1f} s)"
+        rows.append(("judged in", judged + (f"; waited {waited:.1f} s for {grade.device.name}" if waited >= 1 else "")))
     if report is not None:
         rows.append(("report", one_line(str(report))))
     rows.append(("record", one_line(str(folder / "grade.json"))))

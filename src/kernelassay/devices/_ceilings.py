@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from pydantic import ValidationError
 
+from kernelassay.devices._lease import Waiting, lease
 from kernelassay.records import Ceiling, Ceilings, Device, Record
 
 SOURCE = Path(__file__).with_name("_ceilings.c")
@@ -67,8 +68,15 @@ class Caches(NamedTuple):
     last: int | None
 
 
-def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterable[int] | None = None) -> Ceilings:
-    """The ceilings of the CPU `device`: from `home`, or measured now (about 2 s) and kept there.
+def ceilings(
+    device: Device,
+    home: Path,
+    *,
+    measure: bool = False,
+    cpus: Iterable[int] | None = None,
+    on_wait: Callable[[Waiting], None] | None = None,
+) -> Ceilings:
+    """The ceilings of the CPU `device`: from `home`, or measured now (about 2 s, under its lease) and kept there.
 
     Args:
         device: Kind `cpu`; its fingerprint names the file, its `cores` the number of threads (None: all that this
@@ -77,10 +85,12 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
         measure: Measure even if a good file exists.
         cpus: Logical CPUs to run on; None: wherever the scheduler of this process may. A measurement made on other
             CPUs is made again.
+        on_wait: Hears of the wait for the device, where it has to be measured and somebody else has it.
 
     Raises:
         ValueError: `device` is no CPU, or its fingerprint is no file name.
         CeilingsError: nothing could be measured.
+        LeaseError: the lease's files cannot be used.
         OSError: the file cannot be written.
     """
     if device.kind != "cpu":
@@ -99,7 +109,8 @@ def ceilings(device: Device, home: Path, *, measure: bool = False, cpus: Iterabl
             _program_hash(),
         ):
             return kept
-    fresh = _measure(device, threads, chosen)
+    with lease(device.name, on_wait=on_wait):
+        fresh = _measure(device, threads, chosen)
     write_record(path, fresh)
     return fresh
 

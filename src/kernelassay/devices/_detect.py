@@ -11,7 +11,7 @@ from kernelassay.devices._errors import DeviceError
 from kernelassay.devices._gpus import gpu_device
 from kernelassay.records import Device
 
-__all__ = ["DeviceError", "detect", "device_names"]
+__all__ = ["DeviceError", "detect", "device_names", "lease_name"]
 
 
 def device_names() -> tuple[str, ...]:
@@ -38,3 +38,8 @@ def detect(name: str, library: Any = None) -> Device:
     close = difflib.get_close_matches(kind.lower(), device_names(), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise DeviceError(f"no device {name!r}; known are: {', '.join(device_names())}{hint}; next: assay device")
+
+
+def lease_name(device: Device) -> str:
+    """Under which name a device is held: a GPU by its unit, however it was asked for."""
+    return device.name if device.gpu is None else device.gpu.uuid

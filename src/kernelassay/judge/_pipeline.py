@@ -16,13 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import detect, environment
+from kernelassay.devices import LeaseError, detect, environment
 from kernelassay.judge._build import build
 from kernelassay.judge._clocks import single_threaded
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
 from kernelassay.judge._intake import TakenIn, UsageError, take_in
 from kernelassay.judge._job import job_for, settle_beside
+from kernelassay.judge._leased import leased
 from kernelassay.judge._plan import SECRET_BYTES, commitment, plan_cases
 from kernelassay.judge._request import Graded, GradeRequest, Progress, Silent
 from kernelassay.judge._settle import settle
@@ -32,6 +33,7 @@ from kernelassay.judge._workers import Workers
 from kernelassay.judge.verdict import Facts, decide
 from kernelassay.probes import Evidence
 from kernelassay.records import (
+    WAIT,
     Artefact,
     Case,
     Device,
@@ -148,8 +150,11 @@ class _Grading:
             with Workers(self.sandbox, self._job(taken, loaded_folder), expected=self._expected()) as workers:
                 self._build(taken, loaded_folder)
                 if self.trouble is None:
-                    self._judge(workers)
-        except SandboxError as error:
+                    with ExitStack() as stack:
+                        if self.device.kind == "cuda":
+                            self._hold(stack)  # whatever runs there disturbs whoever measures there
+                        self._judge(workers)
+        except (SandboxError, LeaseError) as error:
             self.infra = str(error)
         finally:
             shutil.rmtree(loaded_folder, ignore_errors=True)
@@ -217,14 +222,24 @@ class _Grading:
                     trust.run_probes(live, self.request.probes)
             convicted = any(e.force is Force.CONVICTS for _, e in trust.evidence)
             if self.request.clocks and not convicted and all(c.result.status is Status.CORRECT for c in self.checked):
-                with self.phase("time"):
-                    self.timing = trust.run_clocks(self.request.timed)
+                with ExitStack() as stack:
+                    if self.device.kind == "cpu":
+                        self._hold(stack)
+                    trust.progress = self.progress
+                    with self.phase("time"):
+                        self.timing = trust.run_clocks(self.request.timed)
         except Trouble as trouble:
             self.trouble = trouble, recipe if trust is None else Recipe(stage="probe", probe=trust.current)
         finally:
             self.log += workers.logs
             if trust is not None:
                 self.probes, self.evidence = trust.probes, trust.evidence
+
+    def _hold(self, stack: ExitStack) -> None:
+        """Wait for the device and hold it until the stack ends; the wait is no part of any limit."""
+        with self.phase(WAIT):
+            before, self.progress = self.progress, stack.enter_context(leased(self.device, self.progress))
+        stack.callback(setattr, self, "progress", before)
 
     def _diagnose(self, workers: Workers, rigs: dict[str, Rig]) -> None:
         """Say more of the first wrong case, unless only certain probes were asked for."""

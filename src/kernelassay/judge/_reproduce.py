@@ -18,6 +18,7 @@ from kernelassay.devices import detect
 from kernelassay.judge._build import build
 from kernelassay.judge._intake import UsageError, content_hash, take_in
 from kernelassay.judge._job import job_for, settle_beside
+from kernelassay.judge._leased import leased
 from kernelassay.judge._plan import commitment, plan_cases
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.judge._settle import settle
@@ -49,6 +50,7 @@ def reproduce(
     Raises:
         UsageError: no such grade or finding, or the deck is not the one that it was found with.
         kernelassay.sandbox.SandboxError: this machine cannot confine or build.
+        kernelassay.devices.LeaseError: what a clock found needs the device, whose lease cannot be kept.
     """
     progress = progress or Silent()
     grade_reference, _, finding_id = reference.rpartition("/")
@@ -142,9 +144,13 @@ class _Attempt:
         Alone on its shape first; if that shows nothing, after all the probes that came before it in the grade.
         """
         if probe in CLOCK_PROBES:
-            return self._trust(shape, lambda trust: trust.run_clocks())
+            return self._trust(shape, self._clocks)
         alone = self._trust(shape, lambda trust: trust.run_probes(None, frozenset({probe})))
         return alone if alone is not None else self._trust(None, self._probe_after_checks)
+
+    def _clocks(self, trust: Trust) -> None:
+        with leased(trust.device, self.progress) as trust.progress:
+            trust.run_clocks()
 
     def _probe_after_checks(self, trust: Trust) -> None:
         """All calls of the grade up to the end of its probes, in one worker as there."""

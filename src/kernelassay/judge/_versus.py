@@ -19,6 +19,7 @@ from kernelassay.judge._build import build
 from kernelassay.judge._clocks import Clocks, Nulls, pinned
 from kernelassay.judge._intake import UsageError, take_in
 from kernelassay.judge._job import job_for
+from kernelassay.judge._leased import leased
 from kernelassay.judge._plan import SECRET_BYTES
 from kernelassay.judge._request import Progress, Silent, default_home
 from kernelassay.records import Device, Limits, Shape, Tier
@@ -64,6 +65,7 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
         UsageError: no such path, shape or device, or one of the two is refused, does not build or is wrong.
         kernelassay.decks.DeckError: no such problem.
         kernelassay.sandbox.SandboxError: this machine cannot confine or build.
+        kernelassay.devices.LeaseError: the device's lease cannot be kept.
     """
     loaded = load(request.problem)
     device = detect(request.device)
@@ -75,15 +77,15 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
     sweep()
     sandbox = Sandbox(request.level)
     judge_cpu, cpus = device_cpus()
-    with (
-        tempfile.TemporaryDirectory(prefix="kernelassay-compare-") as name,
-        pinned(judge_cpu),
-        awake({judge_cpu, *cpus}),
-    ):
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelassay-compare-"))
         jobs = [
             _job(loaded, sandbox, path, Path(name) / side, request.limits, device)
             for side, path in (("a", request.a), ("b", request.b))
         ]
+        held = stack.enter_context(leased(device, progress or Silent()))
+        stack.enter_context(pinned(judge_cpu))
+        stack.enter_context(awake({judge_cpu, *cpus}))
         clocks = Clocks(
             loaded=loaded,
             tier=tier,
@@ -93,7 +95,7 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
             cpus=cpus,
             home=request.home,
             mode="development",
-            progress=progress or Silent(),
+            progress=held,
         )
         context = Context("two clocks", device.fingerprint, loaded.content_hash, POLICY)
         pairs = _Race(clocks, sandbox, jobs, request.pairs).run()

@@ -8,6 +8,7 @@ from kernelassay.records.formula import Formula, evaluate
 from kernelassay.records.gpu import GpuCeilings, GpuProcess, Latency, Telemetry
 from kernelassay.records.grade import (
     SCHEMA_VERSION,
+    WAIT,
     Artefact,
     Case,
     CaseResult,
@@ -16,6 +17,7 @@ from kernelassay.records.grade import (
     ProbeResult,
     ProblemRef,
 )
+from kernelassay.records.lease import LeaseEvent, LeaseOwner
 from kernelassay.records.problem import (
     CaseSpec,
     Comparator,
@@ -53,6 +55,7 @@ from kernelassay.records.timing import (
 
 __all__ = [
     "SCHEMA_VERSION",
+    "WAIT",
     "Artefact",
     "Build",
     "Calibration",
@@ -85,6 +88,8 @@ __all__ = [
     "Interval",
     "Isolation",
     "Latency",
+    "LeaseEvent",
+    "LeaseOwner",
     "Limits",
     "LineFit",
     "Location",

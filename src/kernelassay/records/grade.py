@@ -16,6 +16,8 @@ from kernelassay.records.submission import Submission
 from kernelassay.records.timing import Timing
 
 SCHEMA_VERSION: Literal["1"] = "1"
+WAIT = "wait"
+"""Name of the phase in which a grade waits for its device: the machine's time, not the submission's."""
 ACCUSATIONS = (Verdict.REWARD_HACK, Verdict.RUBRIC_LEAK, Verdict.CONTAMINATED)
 
 
@@ -112,6 +114,11 @@ class Grade(Record):
     """The secret, hexadecimal, revealed with the grade."""
     phases: tuple[Phase, ...] = ()
     artefacts: tuple[Artefact, ...] = ()
+
+    @property
+    def judged_s(self) -> float:
+        """Seconds that judging took, without those in which it waited for the device."""
+        return sum(phase.seconds for phase in self.phases if phase.name != WAIT)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
