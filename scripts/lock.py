@@ -24,6 +24,8 @@ LOCK = ROOT / "requirements.lock"
 PYTHONS = ("3.11", "3.12")
 BUILD = ("hatchling", "editables")
 APART = ("torch", "triton", "nvidia-", "cuda-")
+OWN = ("nvidia-ml-py",)
+"""Not apart, whatever its name: bindings of a library that comes with the driver, small and pure Python."""
 HEADER = """\
 # Written by `make lock`; do not edit. Python 3.11 and 3.12, Linux.
 # torch is installed apart (scripts/setup.py): which build a machine takes depends on where it asks.
@@ -56,7 +58,7 @@ def closure() -> dict[str, str]:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
-        if key in seen or (name != "torch" and name.startswith(APART)):
+        if key in seen or (name != "torch" and name.startswith(APART) and name not in OWN):
             continue
         seen.add(key)
         found = distribution(name)
