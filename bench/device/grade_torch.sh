@@ -29,8 +29,9 @@ import json, sys
 path, problem, code, seconds = sys.argv[1:]
 try:
     g = json.load(open(path))
-except ValueError:
-    print(problem, "exit", code, "no record"); sys.exit(1)
+    g["cases"]
+except (ValueError, KeyError):
+    print(problem, "exit", code, "no record:", open(path).read()[:600]); sys.exit(1)
 worst = max((c["usage"] or 0 for c in g["cases"]), default=None)
 print(problem, "exit", code, g["status"], g["verdict"], f"cases {len(g['cases'])}/{g['cases_planned']}", "usage", worst,
       f"{seconds} s", {p["name"]: round(p["seconds"], 1) for p in g["phases"]},

@@ -2,8 +2,9 @@
 
     python crowd.py FOLDER PROCESSES TURNS KILLS SEED
 
-Each process wants the device TURNS times. KILLS times some process, the holder every other time, gets SIGKILL and a
-fresh one takes its place. A lock of another kind than the lease's own witnesses exclusion beside the journal.
+Each process wants the device TURNS times, and on until the last kill is done. KILLS times some process, the holder
+every other time, gets SIGKILL and a fresh one takes its place. A lock of another kind than the lease's own witnesses
+exclusion beside the journal.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from kernelassay.devices._lease_files import LeaseFiles
 
 DEVICE = "GPU-0000"
 FAILED = 3
+ENOUGH = "enough"
 LONGEST_S = 0.004
 
 
 def want(turns: int, seed: int, witness: Path) -> int:
     """One process of the crowd; FAILED when it was not alone."""
     rng = random.Random(seed)
-    for _ in range(turns):
+    enough, turn = witness.with_name(ENOUGH), 0
+    while turn < turns or not enough.exists():
+        turn += 1
         with lease(DEVICE), witness.open("r+") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,6 +86,8 @@ def main(folder: Path, processes: int, turns: int, kills: int, seed: int) -> Non
             killed[victim] = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             alive.add(spawn(turns, rng.randrange(1 << 30), witness))
+        if not kills:
+            witness.with_name(ENOUGH).touch()
         while alive:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:

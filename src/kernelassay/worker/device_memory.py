@@ -66,15 +66,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 def _driver() -> ctypes.CDLL:
     driver = ctypes.CDLL("libcuda.so.1")
     for name, arguments in _SIGNATURES.items():
-        driver[name].argtypes = arguments
+        getattr(driver, name).argtypes = arguments
     return driver
 
 
 def _call(name: str, *arguments: Any) -> None:
-    code = _driver()[name](*arguments)
+    code = getattr(_driver(), name)(*arguments)
     if code:
         text = ctypes.c_char_p()
-        _driver()["cuGetErrorName"](code, ctypes.byref(text))
+        _driver().cuGetErrorName(code, ctypes.byref(text))
         raise DeviceMemoryError(f"{name}: {(text.value or b'').decode() or code}")
 
 
