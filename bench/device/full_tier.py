@@ -189,9 +189,10 @@ def line(shape: str, rows: list[Row]) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    """The page: per problem and shape the worst over its cases; rows of another deck version do not count."""
+    """The page: per problem and shape the worst over its cases; it says where all rows are of an earlier version."""
     current = {name: load(name).content_hash[:12] for name in {row["problem"] for row in rows}}
-    rows = [row for row in rows if row["content"] == current[row["problem"]]]
+    fresh = {row["problem"] for row in rows if row["content"] == current[row["problem"]]}
+    rows = [row for row in rows if row["problem"] not in fresh or row["content"] == current[row["problem"]]]
     about = sorted({(row["device"], row["torch"], row["date"]) for row in rows})
     lines = [
         "# The full tier on a GPU",
@@ -208,7 +209,8 @@ def table(rows: list[Row]) -> str:
     head = ["shape", "cases passed", *COLUMNS, "worst usage", "worst legal pipeline"]
     for problem in sorted({row["problem"] for row in rows}):
         mine = [row for row in rows if row["problem"] == problem]
-        lines += [f"## {problem}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        stale = "" if problem in fresh else " (measured with an earlier version of its files)"
+        lines += [f"## {problem}{stale}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for shape in dict.fromkeys(row["shape"] for row in mine):
             cells = line(shape, [row for row in mine if row["shape"] == shape])
             lines.append(f"| {' | '.join(cells)} |")

@@ -203,7 +203,7 @@ def test_attribution(loaded: LoadedProblem) -> None:
     tensors = drawn(loaded, "small-7x64")
     expected = expect(loaded, tensors)
     for name in ("no_highway", "lcg_every_step"):
-        assert attribute(loaded, tensors, expected, answer(loaded, tensors, name)) == name
+        assert getattr(attribute(loaded, tensors, expected, answer(loaded, tensors, name)), "mutant", None) == name
     assert attribute(loaded, tensors, expected, answer(loaded, tensors)) is None
 
 

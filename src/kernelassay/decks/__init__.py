@@ -14,7 +14,7 @@ from kernelassay.decks._new import new_problem
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks._reference import Reference
 from kernelassay.decks._report import LegalCount, LintReport, MutantCount, NullCount, Survivor
-from kernelassay.decks.comparators import WITHOUT_ORACLE, Comparison, Mismatch, attribute, compare
+from kernelassay.decks.comparators import WITHOUT_ORACLE, Comparison, Likeness, Mismatch, attribute, compare
 
 __all__ = [
     "FROZEN_FILE",
@@ -23,6 +23,7 @@ __all__ = [
     "Comparison",
     "DeckError",
     "LegalCount",
+    "Likeness",
     "LintReport",
     "LoadedProblem",
     "Mismatch",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernelassay.decks import LoadedProblem, attribute
+from kernelassay.decks import Likeness, LoadedProblem, attribute
 from kernelassay.records import Measurement
 from kernelassay.sandbox import Sandbox
 from kernelassay.session import Checked, Job, Rig, Session, Trouble, check_case, same_bytes
@@ -25,7 +25,7 @@ class Diagnosis:
     """The same call again gives the same bytes; None when it could not be tried."""
     poison_matters: bool | None
     """With poisoned fresh memory the answer is another one; None when it could not be tried."""
-    like_mutant: str | None
+    like: Likeness | None
     """The mutant of the problem whose error this is."""
 
     def measurements(self) -> tuple[Measurement, ...]:
@@ -34,7 +34,7 @@ class Diagnosis:
             "where": self.where or None,
             "same_input_same_bytes": self.repeats,
             "depends_on_uninitialised_memory": self.poison_matters,
-            "same_error_as_mutant": self.like_mutant,
+            "same_error_as_mutant": None if self.like is None else self.like.mutant,
         }
         return tuple(Measurement(name=k, value=v) for k, v in known.items() if v is not None)
 
@@ -42,7 +42,8 @@ class Diagnosis:
 def diagnose(loaded: LoadedProblem, sandbox: Sandbox, job: Job, rig: Rig, wrong: Checked) -> Diagnosis:
     """Repeat a wrong case on the live worker, end it, and try a fresh one whose memory is poisoned."""
     repeats = _repeats(loaded, rig, wrong)
-    like = attribute(loaded, wrong.tensors, wrong.expected, wrong.actual) if wrong.expected else None
+    tensors = wrong.tensors
+    like = attribute(loaded, tensors, wrong.expected, wrong.actual) if tensors and wrong.expected else None
     poisoned = replace(job, env={**job.env, "MALLOC_PERTURB_": PERTURB})
     matters = None
     if repeats:

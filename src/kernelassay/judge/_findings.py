@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from kernelassay.decks import Likeness
 from kernelassay.judge._diagnose import Diagnosis
 from kernelassay.probes import Evidence, finding_of
 from kernelassay.records import Case, Finding, Force, Measurement, Recipe, Timing, Verdict
@@ -54,6 +55,8 @@ def findings_of(
                 reproduce=reproduce_command(grade_id, finding_id),
             )
         )
+    if diagnosis is not None and diagnosis.like is not None and out:
+        out.append(_of_likeness(f"f{len(out) + 1}", diagnosis.like, out[0]))
     for probe, one_more in evidence:
         finding_id = f"f{len(out) + 1}"
         out.append(finding_of(one_more, probe, finding_id, reproduce_command(grade_id, finding_id)))
@@ -79,6 +82,19 @@ def clock_findings(timing: Timing, known: int) -> tuple[Finding, ...]:
                     )
                 )
     return tuple(out)
+
+
+def _of_likeness(finding_id: str, like: Likeness, first: Finding) -> Finding:
+    """Whose error the first finding's is."""
+    cosine = "" if like.cosine is None else f" (S = {like.cosine:.4f})"
+    return Finding(
+        id=finding_id,
+        rule="residual.mutant",
+        force=Force.INFORMS,
+        title=f"the error is that of {like.mutant}{cosine}: the reference with one part dropped or changed",
+        detail=f"{first.id}, {first.title}: compared with every mutant of the problem; assay deck show lists them",
+        measured=() if like.cosine is None else (Measurement(name="S", value=like.cosine),),
+    )
 
 
 def recipe_of(case: Case) -> Recipe:

@@ -215,7 +215,7 @@ class _Grading:
                     for number, case in enumerate(self.planned):
                         recipe = recipe_of(case)
                         self.progress.advance(number, len(self.planned), f"{case.case} on {case.shape}")
-                        self.checked.append(check_case(self.loaded, rigs[case.shape], case))
+                        self._keep(check_case(self.loaded, rigs[case.shape], case))
                 self._diagnose(workers, rigs)
                 trust = self._trust(workers, self.secret)
                 with self.phase("probe"):
@@ -234,6 +234,11 @@ class _Grading:
             self.log += workers.logs
             if trust is not None:
                 self.probes, self.evidence = trust.probes, trust.evidence
+
+    def _keep(self, one: Checked) -> None:
+        """Remember a case; its tensors only if it is the one to be diagnosed, since all of them fit no memory."""
+        first = one.result.status is Status.WRONG and all(c.result.status is not Status.WRONG for c in self.checked)
+        self.checked.append(one if first else one.told())
 
     def _hold(self, stack: ExitStack) -> None:
         """Wait for the device and hold it until the stack ends; the wait is no part of any limit."""

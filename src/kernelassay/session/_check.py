@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -33,11 +33,16 @@ class Checked:
 
     result: CaseResult
     faults: tuple[Fault, ...]
-    tensors: CaseTensors
+    tensors: CaseTensors | None
+    """What the case was drawn as; None once only its result is kept."""
     expected: dict[str, Tensor] = field(repr=False)
     """The oracle's answer; empty where nothing was compared with it."""
     actual: dict[str, Tensor] = field(repr=False)
     where: str = ""
+
+    def told(self) -> Checked:
+        """The same without tensors."""
+        return replace(self, tensors=None, expected={}, actual={})
 
 
 def check_case(loaded: LoadedProblem, rig: Rig, case: Case) -> Checked:

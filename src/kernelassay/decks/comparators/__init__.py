@@ -14,13 +14,13 @@ from kernelassay.decks._error import DeckError
 from kernelassay.decks._place import beside
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks.comparators import along_trace, normalised, selection
-from kernelassay.decks.comparators._common import Comparison, Mismatch
+from kernelassay.decks.comparators._common import Comparison, Likeness, Mismatch
 from kernelassay.records import Comparator
 
-__all__ = ["WITHOUT_ORACLE", "Comparison", "Mismatch", "attribute", "compare"]
+__all__ = ["WITHOUT_ORACLE", "Comparison", "Likeness", "Mismatch", "attribute", "compare"]
 
 _Compare = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], Comparison]
-_Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], str | None]
+_Attribute = Callable[[LoadedProblem, CaseTensors, dict[str, Tensor], dict[str, Tensor]], Likeness | None]
 
 COMPARE: dict[Comparator, _Compare] = {
     Comparator.NORMALISED: normalised.compare,
@@ -58,8 +58,8 @@ def compare(
 
 def attribute(
     loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
-) -> str | None:
-    """Name of the mutant whose error is the submission's; None where there is none or nothing differs."""
+) -> Likeness | None:
+    """The mutant whose error is the submission's; None where there is none or nothing differs."""
     rule = ATTRIBUTE.get(loaded.problem.comparator)
     with beside(tensors.inputs.values()):
         return None if rule is None else rule(loaded, tensors, expected, actual)

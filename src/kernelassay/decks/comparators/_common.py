@@ -32,6 +32,16 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
+class Likeness:
+    """Whose error a wrong answer has."""
+
+    mutant: str
+    """The mutant's name; several that give the same answer are joined by ` or `."""
+    cosine: float | None = None
+    """Of the two residuals; None where integers alone were compared."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What comparing one case gave."""
 

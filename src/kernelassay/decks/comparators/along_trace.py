@@ -44,7 +44,7 @@ from torch import Tensor
 from kernelassay.decks._error import DeckError
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks.comparators import normalised
-from kernelassay.decks.comparators._common import Comparison, Mismatch, located, precheck, refused, where_in
+from kernelassay.decks.comparators._common import Comparison, Likeness, Mismatch, located, precheck, refused, where_in
 from kernelassay.records import Role, TensorSpec
 
 SHARE, SHARE_FROM, FLOOR, RMS_FROM = "_share", "_share_from", "_floor", "_rms_from"
@@ -247,7 +247,7 @@ def _decisions(
 
 def attribute(
     loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
-) -> str | None:
+) -> Likeness | None:
     """The first mutant that breaks the submission's rules with the submission's answer; None if there is none.
 
     The answer is the same if integers (trace, state) agree in 98 % of their elements and, where numbers broke a rule,
@@ -266,8 +266,11 @@ def attribute(
         theirs = compare(loaded, tensors, expected, answer)
         if {(mismatch.rule, mismatch.output) for mismatch in theirs.mismatches} != rules:
             continue
-        if not numbers or _same_residual(residual, _residual(gather(loaded, tensors, answer), answer, numbers)):
-            return name
+        if not numbers:
+            return Likeness(name)
+        cosine = _cosine(residual, _residual(gather(loaded, tensors, answer), answer, numbers))
+        if cosine is not None and cosine >= SAME_ANSWER:
+            return Likeness(name, cosine)
     return None
 
 
@@ -290,11 +293,12 @@ def _residual(evidence: Evidence, answer: dict[str, Tensor], names: list[str]) -
     return torch.cat(parts)
 
 
-def _same_residual(left: Tensor, right: Tensor) -> bool:
+def _cosine(left: Tensor, right: Tensor) -> float | None:
+    """Of two residuals whose norms are alike; None where they are not."""
     a, b = float(left.norm()), float(right.norm())
     if left.shape != right.shape or not (math.isfinite(a) and math.isfinite(b) and a > 0 and b > 0):
-        return False
-    return float(left @ right) / (a * b) >= SAME_ANSWER and abs(a / b - 1) <= SAME_NORM
+        return None
+    return float(left @ right) / (a * b) if abs(a / b - 1) <= SAME_NORM else None
 
 
 def _broken(loaded: LoadedProblem, text: str) -> DeckError:

@@ -23,6 +23,7 @@ from torch import Tensor
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks.comparators._common import (
     Comparison,
+    Likeness,
     Mismatch,
     first_index,
     judged_specs,
@@ -295,7 +296,7 @@ def _at(rule: str, spec: TensorSpec, message: str, size: Tensor, expected: Tenso
 
 def attribute(
     loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
-) -> str | None:
+) -> Likeness | None:
     """The mutant whose residual is the submission's: cosine ≥ 0.98, norms within 5 %; the closest if there are several.
 
     Residuals of several outputs are laid end to end, each divided by its output's rms.
@@ -320,7 +321,7 @@ def attribute(
         cosine = _dot(mine, theirs) / (norm * other)
         if cosine >= best_cosine:
             best, best_cosine = name, cosine
-    return best
+    return None if best is None else Likeness(best, best_cosine)
 
 
 def _residual(loaded: LoadedProblem, expected: dict[str, Tensor], answer: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from kernelassay.decks._error import DeckError
 from kernelassay.decks._problem import CaseTensors, LoadedProblem
 from kernelassay.decks.comparators._common import (
     Comparison,
+    Likeness,
     Mismatch,
     located,
     precheck,
@@ -81,7 +82,7 @@ def compare(
 
 def attribute(
     loaded: LoadedProblem, tensors: CaseTensors, expected: dict[str, Tensor], actual: dict[str, Tensor]
-) -> str | None:
+) -> Likeness | None:
     """The mutants that give the submission's answer on every row where it is wrong, joined by ` or `; None if none."""
     x, values_name, indices_name = _roles(loaded, tensors)
     result = compare(loaded, tensors, expected, actual)
@@ -101,7 +102,7 @@ def attribute(
         return None
     rows = _wrong_rows(x, expected[values_name], actual[values_name], actual[indices_name])
     same = [name for name, answer in alike.items() if _same_answer(x, answer, actual, values_name, indices_name, rows)]
-    return " or ".join(same) or None
+    return Likeness(" or ".join(same)) if same else None
 
 
 _ATTRIBUTABLE = (
