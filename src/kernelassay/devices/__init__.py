@@ -17,7 +17,7 @@ from kernelassay.devices._lease import Lease, LeaseStatus, Waiting, lease, lease
 from kernelassay.devices._lease_files import LeaseError
 from kernelassay.devices._nvml import NvmlError
 from kernelassay.devices._telemetry import DeviceFault, Effect, Exclusivity, Quiet, quiet, telemetry
-from kernelassay.devices._toolchain import Compiler, Toolchain, toolchain
+from kernelassay.devices._toolchain import Compiler, Toolchain, compiler_version, toolchain
 
 __all__ = [
     "CATALOGUE",
@@ -40,6 +40,7 @@ __all__ = [
     "Unit",
     "Waiting",
     "ceilings",
+    "compiler_version",
     "cpu_device",
     "detect",
     "device_cpus",

@@ -32,6 +32,8 @@ class Built:
     sha256: str | None
     log: str
     trouble: Trouble | None
+    kept: bool = False
+    """Built for an earlier grade of the same sources."""
 
 
 def build(sandbox: Sandbox, sources: Path, manifest: Manifest, into: Path, limits: Limits) -> Built:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import LeaseError, detect, environment
-from kernelassay.judge._build import build
+from kernelassay.judge._build import Built, build
+from kernelassay.judge._builds import build_key, keep_build, kept_build
 from kernelassay.judge._clocks import single_threaded
 from kernelassay.judge._diagnose import Diagnosis, diagnose
 from kernelassay.judge._findings import clock_findings, findings_of, recipe_of
@@ -179,14 +180,27 @@ class _Grading:
         if manifest.build is None or self.sandbox is None:
             return
         with self.phase("build"):
-            built = build(self.sandbox, taken.folder, manifest, into, self.request.limits)
+            built = self._built(self.sandbox, taken, into)
         self.log.append(built.log)
         if built.trouble is not None:
             self.trouble = built.trouble, Recipe(stage="build")
         elif built.sha256 is not None:
-            self.artefacts.append(
-                Artefact(path=manifest.build.library, sha256=built.sha256, what="library built by the judge, not kept")
-            )
+            when = "for an earlier grade of the same files" if built.kept else "for this grade"
+            what = f"library built by the judge {when}, not part of this record"
+            self.artefacts.append(Artefact(path=manifest.build.library, sha256=built.sha256, what=what))
+
+    def _built(self, sandbox: Sandbox, taken: TakenIn, into: Path) -> Built:
+        """The library; a development grade takes the one that an earlier grade of the same files left."""
+        request, manifest = self.request, taken.submission.manifest
+        key = build_key(taken.submission) if request.mode == "development" else None
+        if key is not None and manifest.build is not None:
+            kept = kept_build(request.home, key, into / manifest.build.library)
+            if kept is not None:
+                return kept
+        built = build(sandbox, taken.folder, manifest, into, request.limits)
+        if key is not None:
+            keep_build(request.home, key, built)
+        return built
 
     def _expected(self) -> int:
         """Workers that a right submission needs: checks and probes share one, fresh ones are asked, one is timed."""
