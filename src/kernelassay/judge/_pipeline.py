@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
+
 from kernelassay.decks import LoadedProblem, load
 from kernelassay.devices import LeaseError, detect, environment
 from kernelassay.judge._build import Built, build
@@ -53,7 +55,7 @@ from kernelassay.records import (
     Verdict,
 )
 from kernelassay.sandbox import Sandbox, SandboxError, harden_judge, sweep
-from kernelassay.session import Checked, Job, Rig, Trouble, check_case
+from kernelassay.session import Checked, DeviceMemoryError, Job, Rig, Trouble, check_case
 
 NOT_TIMED = Timing(state=TimingState.INVALID, reason="not timed: only a right, unconvicted submission is")
 NOT_ASKED = Timing(state=TimingState.INVALID, reason="not timed: not asked for")
@@ -157,6 +159,9 @@ class _Grading:
                         self._judge(workers)
         except (SandboxError, LeaseError) as error:
             self.infra = str(error)
+        except (torch.OutOfMemoryError, DeviceMemoryError) as error:
+            said = str(error).split(". ")[0]
+            self.infra = f"the judge found no room on {self.device.name}: {said}\nnext: a device with more memory"
         finally:
             shutil.rmtree(loaded_folder, ignore_errors=True)
         if self.infra is not None:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from kernelassay.records import Shape, TensorSpec, extent
-from kernelassay.worker.device_memory import Shared
+from kernelassay.worker.device_memory import DeviceMemoryError, Shared
+
+__all__ = ["DeviceKind", "DeviceMemoryError", "Slab", "finish", "same_bytes", "torch_dtype"]
 
 DeviceKind = Literal["cpu", "cuda"]
 
