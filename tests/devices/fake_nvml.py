@@ -25,6 +25,7 @@ class FakeDevice:
     persistence: int | None = 1
     compute_mode: int | None = 0
     max_clock: int | None = 1980
+    minor: int | None = 0
     power_limit_mw: int | None = 700_000
     power_mw: int | None = 120_500
     clocks: dict[int, int] = field(default_factory=lambda: {1: 1980, 2: 3201})
@@ -102,6 +103,7 @@ def _listed(rows: list[tuple[int, int | None]] | None) -> list[SimpleNamespace] 
 ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetName": lambda d: d.name,
     "nvmlDeviceGetUUID": lambda d: d.uuid,
+    "nvmlDeviceGetMinorNumber": lambda d: d.minor,
     "nvmlDeviceGetMemoryInfo": lambda d: SimpleNamespace(total=d.memory_mib << 20),
     "nvmlDeviceGetCudaComputeCapability": lambda d: d.capability,
     "nvmlDeviceGetNumGpuCores": lambda d: d.lanes,

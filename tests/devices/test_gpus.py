@@ -86,6 +86,7 @@ def test_multi_process_service_is_seen(no_mps: Path) -> None:
         ("h200:GPU-1", (H200,), "no h200 is 'GPU-1' here"),
         ("h200", (FakeDevice(mig=(1, 1)),), "is cut into slices (MIG)"),
         ("h200", (FakeDevice(compute_mode=2),), "is closed to programs"),
+        ("h200", (FakeDevice(compute_mode=3),), "takes one program only"),
     ],
 )
 def test_refusals_say_what_is_here_and_what_is_next(name: str, devices: tuple[FakeDevice, ...], said: str) -> None:

@@ -14,12 +14,13 @@ from kernelassay.judge._build import Built
 from kernelassay.judge._builds import FOLDER, MOST_KEPT, build_key, keep_build, kept_build
 from kernelassay.judge._intake import take_in
 from kernelassay.records import Grade, Status
+from kernelassay.sandbox import Level
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "topk_cpp"
 
 
-def key_of(folder: Path, into: Path) -> str:
-    key = build_key(take_in(folder, into).submission)
+def key_of(folder: Path, into: Path, level: Level = Level.NAMESPACES) -> str:
+    key = build_key(take_in(folder, into).submission, level)
     assert key is not None
     return key
 
@@ -33,6 +34,7 @@ def built(folder: Path, text: bytes = b"library") -> Built:
 def test_every_file_and_the_recipe_decide(tmp_path: Path) -> None:
     first = key_of(EXAMPLE, tmp_path / "a")
     assert first == key_of(EXAMPLE, tmp_path / "b")
+    assert key_of(EXAMPLE, tmp_path / "e", Level.NONE) != first  # there a compiler could read more
     other = tmp_path / "other"
     shutil.copytree(EXAMPLE, other)
     (other / "unused.h").write_text("// a header that nobody includes\n")

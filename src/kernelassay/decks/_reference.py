@@ -147,7 +147,7 @@ def _place(path: Path, error: BaseException) -> str:
 def _guard(path: Path, name: str, next_step: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (MemoryError, torch.OutOfMemoryError, DeckError):
+    except (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, DeckError):
         raise  # the machine's limit is not the deck's fault
     except Exception as error:
         raise DeckError(

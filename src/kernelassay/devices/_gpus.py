@@ -93,6 +93,7 @@ def _unit(nvml: Nvml, index: int, driver: str) -> Unit | None:
     state = GpuState(
         uuid=uuid,
         index=index,
+        minor=nvml.ask("nvmlDeviceGetMinorNumber", handle),
         driver=driver,
         capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         sms=_sms(nvml.ask("nvmlDeviceGetNumGpuCores", handle), capability),
@@ -161,6 +162,8 @@ def refused(state: GpuState) -> str | None:
         return "is cut into slices (MIG), and a slice is not the device of the catalogue; its administrator can undo it"
     if state.compute_mode == "prohibited":
         return "is closed to programs (compute mode prohibited); its administrator can open it"
+    if state.compute_mode == "exclusive_process":
+        return "takes one program only (compute mode exclusive), and a grade needs two; its administrator can open it"
     return None
 
 

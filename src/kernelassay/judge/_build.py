@@ -21,6 +21,8 @@ STANDARD = {"c++": "-std=c++20", "cc": "-std=c17"}
 """Language standard per compiler driver; a manifest's own `-std=` comes later and wins."""
 FIXED_FLAGS = ("-shared", "-fPIC", "-pthread")
 MAX_LIBRARY_BYTES = 64 << 20
+TOOL_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where compilers are looked for, here and in the jail, whatever the caller's PATH."""
 _CANARY = 'extern "C" int canary(void) { return 0; }\n'
 
 
@@ -57,7 +59,7 @@ def build(sandbox: Sandbox, sources: Path, manifest: Manifest, into: Path, limit
 
 def _compile(sandbox: Sandbox, sources: Path, plan: Build, target: Path, limits: Limits) -> tuple[Trouble | None, str]:
     driver = NATIVE_SUFFIXES[Path(plan.sources[0]).suffix]
-    compiler = shutil.which(driver, path="/usr/local/bin:/usr/bin:/bin")
+    compiler = shutil.which(driver, path=TOOL_PATH)
     if compiler is None:
         raise SandboxError(f"no compiler {driver!r} on this machine\nnext: apt-get install g++, then assay doctor")
     argv = (
@@ -69,7 +71,7 @@ def _compile(sandbox: Sandbox, sources: Path, plan: Build, target: Path, limits:
         "{scratch}/built.so",
         *("{submission}/" + source.replace("{", "{{").replace("}", "}}") for source in plan.sources),
     )
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": "{scratch}", "HOME": "{scratch}", "LANG": "C.UTF-8"}
+    env = {"PATH": TOOL_PATH, "TMPDIR": "{scratch}", "HOME": "{scratch}", "LANG": "C.UTF-8"}
     jail = Jail(argv=argv, rooms={"submission": sources}, env=env, limits=limits, runtime=False)
     with sandbox.start(jail) as process:
         ending = process.wait(limits.build_s)

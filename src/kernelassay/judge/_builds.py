@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernelassay.devices import compiler_version, machine_facts
-from kernelassay.judge._build import FIXED_FLAGS, STANDARD, Built
+from kernelassay.judge._build import FIXED_FLAGS, STANDARD, TOOL_PATH, Built
 from kernelassay.judge._intake import NATIVE_SUFFIXES
 from kernelassay.records import Submission
+from kernelassay.sandbox import Level
 
 FOLDER = "builds"
 MOST_KEPT = 200
@@ -26,20 +27,23 @@ MOST_KEPT = 200
 _LIBRARY, _FACTS = "library.so", "build.json"
 
 
-def build_key(submission: Submission) -> str | None:
+def build_key(submission: Submission, level: Level) -> str | None:
     """SHA-256 over what decides what a build gives; None where nothing is built.
 
-    `-march=native` makes the machine a part of it, and a library of the system's headers the C library's version.
+    `-march=native` makes the machine a part of it, the system's headers the C library's version, and what a compiler
+    may read the jail's level.
     """
     plan = submission.manifest.build
     if plan is None:
         return None
     driver = NATIVE_SUFFIXES[Path(plan.sources[0]).suffix]
+    compiler = shutil.which(driver, path=TOOL_PATH)
     facts = {
         "submission": submission.content_hash,
         "plan": plan.model_dump(mode="json"),
         "flags": [STANDARD[driver], *FIXED_FLAGS],
-        "compiler": [driver, compiler_version(driver), shutil.which(driver)],
+        "compiler": [compiler, compiler_version(compiler or driver)],
+        "level": level.value,
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
         "machine": machine_facts().fingerprint,
     }

@@ -46,7 +46,7 @@ def diagnose(loaded: LoadedProblem, sandbox: Sandbox, job: Job, rig: Rig, wrong:
     like = attribute(loaded, tensors, wrong.expected, wrong.actual) if tensors and wrong.expected else None
     poisoned = replace(job, env={**job.env, "MALLOC_PERTURB_": PERTURB})
     matters = None
-    if repeats:
+    if repeats and rig.device == "cpu":  # the allocator's perturbation does not reach a GPU's memory
         rig.session.close()  # one submission process at a time
         try:
             with Session(sandbox, poisoned) as session:

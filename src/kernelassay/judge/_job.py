@@ -26,6 +26,7 @@ def job_for(loaded: LoadedProblem, folder: Path, manifest: Manifest, limits: Lim
         cpus=cpus,
         env={} if device.gpu is None else {"CUDA_VISIBLE_DEVICES": device.gpu.uuid},
         device=device.kind,
+        gpu_minor=None if device.gpu is None else device.gpu.minor,
     )
 
 

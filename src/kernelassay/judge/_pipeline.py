@@ -78,7 +78,6 @@ def grade(request: GradeRequest, progress: Progress | None = None) -> Graded:
         raise UsageError(f"{request.problem} has no shapes of tier {tier!r}\nnext: assay deck show {request.problem}")
     if device.kind == "cuda" and request.clocks:
         raise UsageError("this release has no clock for a GPU yet\nnext: the same command with --no-time")
-    settle_beside(device)
     harden_judge()
     sweep()
     sweep_partials(request.home)
@@ -143,6 +142,10 @@ class _Grading:
         with self.phase("intake"):
             taken = take_in(self.request.submission, self.partial / SUBMISSION_FOLDER)
         self.kind = taken.submission.entry
+        if self.device.kind == "cuda" and taken.submission.manifest.build is not None:
+            raise UsageError(
+                "`build` compiles host code, which no GPU runs\nnext: --device cpu; see docs/devices.md, Grading on a GPU"
+            )
         if taken.refused is not None:
             self.status = Status.REFUSED
             return self._record(taken)
@@ -156,20 +159,24 @@ class _Grading:
                     with ExitStack() as stack:
                         if self.device.kind == "cuda":
                             self._hold(stack)  # whatever runs there disturbs whoever measures there
+                            settle_beside(self.device)
                         self._judge(workers)
         except (SandboxError, LeaseError) as error:
             self.infra = str(error)
-        except (torch.OutOfMemoryError, DeviceMemoryError) as error:
-            said = str(error).split(". ")[0]
-            self.infra = f"the judge found no room on {self.device.name}: {said}\nnext: a device with more memory"
+        except (torch.OutOfMemoryError, torch.AcceleratorError, DeviceMemoryError) as error:
+            said = str(error).split(". ")[0].splitlines()[0]
+            self.infra = f"{self.device.name} failed the judge: {said}\nnext: nvidia-smi, then the same command again"
         finally:
             shutil.rmtree(loaded_folder, ignore_errors=True)
-        if self.infra is not None:
+        proven = self._checked_status()
+        if self.infra is not None and proven is Status.CORRECT:
             self.status = Status.INFRA
+        elif self.infra is not None:
+            self.infra, self.status = None, proven  # what was shown before the machine failed stands
         elif self.trouble is not None:
             self.status = self.trouble[0].status
         else:
-            self.status = self._checked_status()
+            self.status = proven
         return self._record(taken)
 
     def _checked_status(self) -> Status:
@@ -197,7 +204,7 @@ class _Grading:
     def _built(self, sandbox: Sandbox, taken: TakenIn, into: Path) -> Built:
         """The library; a development grade takes the one that an earlier grade of the same files left."""
         request, manifest = self.request, taken.submission.manifest
-        key = build_key(taken.submission) if request.mode == "development" else None
+        key = build_key(taken.submission, sandbox.level) if request.mode == "development" else None
         if key is not None and manifest.build is not None:
             kept = kept_build(request.home, key, into / manifest.build.library)
             if kept is not None:

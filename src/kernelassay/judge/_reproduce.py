@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelassay.decks import LoadedProblem, load
-from kernelassay.devices import detect
+from kernelassay.devices import DeviceError, detect
 from kernelassay.judge._build import build
 from kernelassay.judge._intake import UsageError, content_hash, take_in
 from kernelassay.judge._job import job_for, settle_beside
@@ -67,8 +67,7 @@ def reproduce(
             "next: check out that deck"
         )
     _check_secret(graded.grade, finding)
-    device = detect(graded.grade.device.name)
-    settle_beside(device)
+    device = _device_of(graded.grade)
     harden_judge()
     sweep()
     with tempfile.TemporaryDirectory(prefix="kernelassay-reproduce-") as name:
@@ -79,7 +78,22 @@ def reproduce(
         Path(folder).chmod(0o755)
         place = home or default_home()
         attempt = _Attempt(graded.grade, finding, loaded, folder, device, Sandbox(level), place, progress)
-        return attempt.run(reference)
+        if device.kind == "cpu":
+            return attempt.run(reference)
+        with leased(device, progress):
+            settle_beside(device)
+            return attempt.run(reference)
+
+
+def _device_of(grade: Grade) -> Device:
+    """The unit that the grade was made on where it is here, else one of its kind."""
+    name, gpu = grade.device.name, grade.device.gpu
+    if gpu is None:
+        return detect(name)
+    try:
+        return detect(f"{name}:{gpu.uuid}")
+    except DeviceError:
+        return detect(name)
 
 
 def _check_secret(grade: Grade, finding: Finding) -> None:

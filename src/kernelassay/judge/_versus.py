@@ -69,6 +69,8 @@ def versus(request: VersusRequest, progress: Progress | None = None) -> Versus:
     """
     loaded = load(request.problem)
     device = detect(request.device)
+    if device.kind == "cuda":
+        raise UsageError("this release has no clock for a GPU yet\nnext: assay grade … --device … --no-time")
     tier = request.tier or Tier.SMALL
     shapes = tuple(s for s in loaded.problem.tier(tier) if not request.shapes or s.key in request.shapes)
     if not shapes:

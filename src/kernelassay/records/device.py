@@ -17,6 +17,8 @@ class GpuState(Record):
     uuid: str = Field(min_length=1)
     index: int = Field(ge=0)
     """In the driver's order, which another program may count otherwise; the UUID names the unit."""
+    minor: int | None = Field(default=None, ge=0)
+    """Number in the name of its device node, `/dev/nvidia0` say."""
     driver: str = Field(min_length=1)
     capability: str | None = None
     """Compute capability, `9.0` say."""

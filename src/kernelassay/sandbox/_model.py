@@ -64,7 +64,9 @@ class Jail:
     cpus: frozenset[int] | None = None
     """CPUs that it may use; None for the caller's."""
     gpu: bool = False
-    """The GPUs' device nodes, the driver's libraries, CUDA's tool chain, and what /sys says of devices."""
+    """A GPU's device node, the driver's libraries, CUDA's tool chain, and what /sys says of devices."""
+    gpu_minor: int | None = None
+    """Which node; None for every GPU of the machine."""
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,11 @@ def gpu_environment() -> dict[str, str]:
     return found
 
 
-def gpu_nodes() -> tuple[str, ...]:
-    """Device nodes of NVIDIA's driver."""
-    return tuple(str(node) for node in sorted(Path("/dev").glob("nvidia*")) if node.is_char_device())
+def gpu_nodes(minor: int | None, folder: Path = Path("/dev")) -> tuple[str, ...]:
+    """Device nodes of NVIDIA's driver, of its GPUs only number `minor` unless that is None."""
+    nodes = [node for node in sorted(folder.glob("nvidia*")) if node.is_char_device()]
+    others = [node for node in nodes if re.fullmatch(r"nvidia\d+", node.name) and node.name != f"nvidia{minor}"]
+    return tuple(str(node) for node in nodes if minor is None or node not in others)
 
 
 class _Builder:

@@ -180,11 +180,12 @@ def _namespaces(plan: Plan, jail: Jail) -> dict[str, Any]:
         plan.names[name] = f"{ROOT}/{name}"
         args += ["--ro-bind", str(plan.visible(_room(name, path))), plan.names[name]]
     plan.names |= {"python": str(_pieces.python()), "site": f"{ROOT}/site", "scratch": f"{ROOT}/scratch"}
+    nodes = _pieces.gpu_nodes(jail.gpu_minor) if jail.gpu else ()
     shm = min(jail.limits.file_bytes, jail.limits.memory_bytes // SHM_SHARE)
     args += [
         *("--ro-bind", str(plan.stage.folder / "passwd"), "/etc/passwd"),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(shm), "--tmpfs", "/dev/shm"),
-        *(text for node in (_pieces.gpu_nodes() if jail.gpu else ()) for text in ("--dev-bind", node, node)),
+        *(text for node in nodes for text in ("--dev-bind", node, node)),
         *("--remount-ro", "/dev"),
         *("--bind", str(plan.stage.scratch), plan.names["scratch"], "--symlink", plan.names["scratch"], "/tmp"),
         *("--chdir", plan.names["scratch"], "--remount-ro", "/"),
@@ -286,7 +287,7 @@ def _rules(plan: Plan, jail: Jail) -> list[tuple[str, int]]:
     rules += [(f"/dev/{name}", confine.READ_FILE | confine.WRITE_FILE) for name in _DEVICES]
     rules += [(path, confine.READ_FILE | confine.READ_DIR) for path in _READABLE_FACTS]
     if jail.gpu:
-        rules += [(node, confine.READ_FILE | confine.WRITE_FILE) for node in _pieces.gpu_nodes()]
+        rules += [(node, confine.READ_FILE | confine.WRITE_FILE) for node in _pieces.gpu_nodes(jail.gpu_minor)]
         rules += [("/proc/driver", confine.READ_FILE | confine.READ_DIR)]
     return rules
 

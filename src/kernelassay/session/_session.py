@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,8 @@ class Job:
     """Added to the worker's environment; the same in every phase of a grade."""
     device: DeviceKind = "cpu"
     """Where the submission's tensors lie."""
+    gpu_minor: int | None = None
+    """Which GPU's node the jail has; None for all of them."""
 
 
 class Session:
@@ -115,12 +118,15 @@ class Session:
                     limits=job.limits,
                     pass_fds=(channel,),
                     gpu=job.device == "cuda",
+                    gpu_minor=job.gpu_minor,
                 )
             )
         finally:
             os.close(channel)
         self._next_slab = 1
         self._weights: dict[tuple[tuple[int, ...], ...], tuple[int, Slab]] = {}
+        self._unused: list[int] = []
+        """Numbers of slabs that nobody here refers to any more; the worker forgets them before the next request."""
         self._ending: Ending | None = None
         self.kind: EntryKind | None = job.kind
         self.pid = 0
@@ -145,12 +151,24 @@ class Session:
             ) from trouble
         self.pid = self.process.pid
         _pin(self.pid, self.job.cpus)
+        if self.job.device == "cuda":
+            self._open_device()
+            return
         canary = ctypes.create_string_buffer(CANARY_BYTES)
         try:
             read_memory(self.pid, [(int(hello["canary"]), ctypes.addressof(canary), CANARY_BYTES)])
         except PeekError:
             return
-        self.readable = self.job.device == "cpu" and canary.raw == bytes(range(1, CANARY_BYTES + 1))
+        self.readable = canary.raw == bytes(range(1, CANARY_BYTES + 1))
+
+    def _open_device(self) -> None:
+        try:
+            self.ask("open_device", START_S)
+        except Trouble as trouble:
+            raise SandboxError(
+                f"the judge's own worker cannot use the GPU, before anything of the submission ran: {trouble.title}\n"
+                "next: assay doctor, and nvidia-smi for who else uses it"
+            ) from trouble
 
     def load_nothing(self) -> None:
         """Start, and give the worker an entry of our own that does nothing; the submission may be loaded afterwards.
@@ -195,6 +213,9 @@ class Session:
         Raises:
             Trouble: an exception in the submission, the end of its process, a limit, or a forged reply.
         """
+        while self._unused:
+            unused = self._unused.pop()
+            self.receive(self.post("unmap", slab=unused), "unmap", timeout_s)
         return self.receive(self.post(op, fds, **arguments), op, timeout_s)
 
     def post(self, op: str, fds: Sequence[int] = (), **arguments: Any) -> int:
@@ -315,6 +336,8 @@ class Session:
             fields=slab.fields,
         )
         slab.close()
+        if self.job.device == "cuda":  # a mapping there holds memory that others need
+            weakref.finalize(slab, self._unused.append, number).atexit = False
         return number, slab
 
     def weights_slab(self, shape: Shape) -> tuple[int, Slab]:

@@ -50,6 +50,7 @@ class Clock:
         self._flush = torch.empty(0, dtype=torch.int64)
         self._flush_now = False
         self._now = time.perf_counter_ns
+        self._synchronize = torch.cuda.synchronize
         self._wait: Callable[[], None] | None = None
 
     def arm(self, calls: list[Bound], flush_bytes: int, device: str = "cpu") -> None:
@@ -57,10 +58,10 @@ class Clock:
 
         On a GPU each call is waited for before it is stamped, and nothing is displaced.
         """
-        self._wait = torch.cuda.synchronize if device == "cuda" else None
+        self._wait = self._synchronize if device == "cuda" else None
         self.held, self.stamps = [], []
         self._armed = calls
-        words = flush_bytes // 8
+        words = flush_bytes // 8 if device == "cpu" else 0
         self._flush_now = words > 0
         if self._flush_now and self._flush.numel() != words:
             self._flush = torch.ones(words, dtype=torch.int64)

@@ -96,18 +96,23 @@ class Shared:
         self.size_bytes = -(-max(size_bytes, 1) // step.value) * step.value
         handle, start = ctypes.c_uint64(), ctypes.c_uint64()
         if fd is None:
-            _call("cuMemCreate", ctypes.byref(handle), self.size_bytes, ctypes.byref(properties), 0)
+            request = (ctypes.byref(handle), self.size_bytes, ctypes.byref(properties), 0)
+            try:
+                _call("cuMemCreate", *request)
+            except DeviceMemoryError:
+                torch.cuda.empty_cache()  # the driver cannot use what torch keeps for later
+                _call("cuMemCreate", *request)
         else:
             _call("cuMemImportFromShareableHandle", ctypes.byref(handle), fd, _POSIX_FD)
         try:
             self.fd = fd if fd is not None else self._export(handle)
             _call("cuMemAddressReserve", ctypes.byref(start), self.size_bytes, 0, 0, 0)
             _call("cuMemMap", start, self.size_bytes, 0, handle, 0)
+            self.start = start.value
         finally:
             _call("cuMemRelease", handle)  # the mapping and the descriptor keep it
         access = _Access(_Location(_DEVICE, device), _READ_WRITE)
         _call("cuMemSetAccess", start, self.size_bytes, ctypes.byref(access), 1)
-        self.start = start.value
 
     @staticmethod
     def _export(handle: ctypes.c_uint64) -> int:

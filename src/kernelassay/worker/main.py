@@ -43,12 +43,14 @@ class Worker:
         self._module: ModuleType | None = None
         self._kind = ""
         self._device = "cpu"
+        self._synchronize = torch.cuda.synchronize  # as it is before the submission could change it
         self._models: dict[str, adapters.Adapter] = {}
         self._slabs: dict[int, Slab] = {}
         self._clock = Clock()
         self._armed_on: Slab | None = None
         self._results = 0
         self._operations: dict[str, Callable[..., Reply]] = {
+            "open_device": self.open_device,
             "load": self.load,
             "model": self.model,
             "map": self.map,
@@ -74,7 +76,7 @@ class Worker:
                 message["fd"] = fds[0]
             reply = operation(**message)
             if self._device != "cpu":
-                torch.cuda.synchronize()  # a reply says that everything before it has happened
+                self._synchronize()  # a reply says that everything before it has happened
             return {"id": request_id, "ok": True, **reply}
         except BaseException as error:  # SystemExit and KeyboardInterrupt of the submission are answers too
             text = "".join(traceback.format_exception(error))
@@ -85,6 +87,12 @@ class Worker:
                 "message": str(error)[:MAX_MESSAGE],
                 "traceback": text[-MAX_TRACEBACK:],
             }
+
+    def open_device(self) -> Reply:
+        """Make the GPU's context, before anything of the submission runs."""
+        torch.cuda.init()
+        self._synchronize()
+        return {}
 
     def load(self, file: str, kind: str | None, library: str | None, **job: Any) -> Reply:
         """Import the submission; `kind` None means: find out."""
@@ -100,6 +108,7 @@ class Worker:
     def model(self, model: str, shape: dict[str, int], outputs: list[dict[str, Any]]) -> Reply:
         """Construct the entry for one shape under the name `model`."""
         job, device = self._job, self._device
+        self._models.pop(model, None)  # before the next one: both together may not fit
         built: adapters.Adapter
         if self._kind == "c_abi":
             built = adapters.NativeAdapter(self._folder / job["library"], job["symbol"], outputs, shape, device)
@@ -211,18 +220,25 @@ def global_state() -> dict[str, str]:
     names = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time", "time_ns", "process_time")
     methods = ("data_ptr", "copy_", "is_contiguous")
     watched = ("allclose", "equal", "isclose", "topk", "sort", "matmul", "empty", "zeros", "frombuffer")
-    return {
-        "clocks": ", ".join(f"{n}={getattr(time, n)!r}" for n in names),
-        "torch functions": ", ".join(f"{n}={_origin(getattr(torch, n))}" for n in watched),
-        "tensor methods": ", ".join(f"{n}={_origin(getattr(Tensor, n))}" for n in methods),
-        "default dtype": str(torch.get_default_dtype()),
-        "threads": str(torch.get_num_threads()),
-        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
-        "matmul precision": torch.get_float32_matmul_precision(),
-        "tf32": f"{torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}",
-        "flush denormals": str(float(torch.tensor([1e-40]) * 1.0 != 0.0)),
-        "environment": str(sorted(os.environ.items()))[:2000],
+    readings: dict[str, Callable[[], str]] = {
+        "clocks": lambda: ", ".join(f"{n}={getattr(time, n)!r}" for n in names),
+        "torch functions": lambda: ", ".join(f"{n}={_origin(getattr(torch, n))}" for n in watched),
+        "tensor methods": lambda: ", ".join(f"{n}={_origin(getattr(Tensor, n))}" for n in methods),
+        "default dtype": lambda: str(torch.get_default_dtype()),
+        "threads": lambda: str(torch.get_num_threads()),
+        "deterministic": lambda: str(torch.are_deterministic_algorithms_enabled()),
+        "matmul precision": lambda: torch.get_float32_matmul_precision(),
+        "tf32": lambda: f"{torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}",
+        "flush denormals": lambda: str(float(torch.tensor([1e-40]) * 1.0 != 0.0)),
+        "environment": lambda: str(sorted(os.environ.items()))[:2000],
     }
+    told = {}
+    for name, read in readings.items():
+        try:
+            told[name] = read()
+        except Exception as error:  # torch refuses to read some switches after others were set
+            told[name] = f"{type(error).__name__}: {error}"[:200]
+    return told
 
 
 def _origin(function: Any) -> str:
@@ -254,9 +270,9 @@ def describe(result: Any, inputs: Slab) -> dict[str, Any]:
 def _copy(result: Any, view: Tensor) -> None:
     if not (address(result) and result.dtype == view.dtype and result.shape == view.shape and result.is_contiguous()):
         return
-    if result.device.type == view.device.type != "cpu":
+    if result.is_cuda or view.is_cuda:
         view.copy_(result)
-    elif result.device == view.device:
+    else:
         ctypes.memmove(view.data_ptr(), result.data_ptr(), view.numel() * view.element_size())
 
 
