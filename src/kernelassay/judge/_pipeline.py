@@ -144,7 +144,7 @@ class _Grading:
         self.kind = taken.submission.entry
         if self.device.kind == "cuda" and taken.submission.manifest.build is not None:
             raise UsageError(
-                "`build` compiles host code, which no GPU runs\nnext: --device cpu; see docs/devices.md, Grading on a GPU"
+                "`build` compiles host code, which no GPU runs\nnext: --device cpu; docs/devices.md says what a GPU takes"
             )
         if taken.refused is not None:
             self.status = Status.REFUSED
