@@ -144,7 +144,7 @@ class _Grading:
         self.kind = taken.submission.entry
         if self.device.kind == "cuda" and taken.submission.manifest.build is not None:
             raise UsageError(
-                "`build` compiles host code, which no GPU runs\nnext: --device cpu; docs/devices.md says what a GPU takes"
+                "`build` compiles host code, which no GPU runs\nnext: --device cpu, or read docs/devices.md"
             )
         if taken.refused is not None:
             self.status = Status.REFUSED
