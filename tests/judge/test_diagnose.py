@@ -13,7 +13,6 @@ TORCH = Path(__file__).resolve().parents[2] / "examples" / "w4a16_torch" / "solu
 ZEROS = "self.zeros.float()[:, None]"
 WRONG = {
     "zero_point_8": ("8.0", "zero_point_8"),
-    "no_zero_point": ("0.0", "no_zero_point"),
     "an error of its own": ("self.zeros.float()[:, None].flip(2)", None),
 }
 
