@@ -43,7 +43,7 @@ def run_model(
         extra = {key: tensors.shape.values[key] for key in keys if key in tensors.shape.values}
         with torch.no_grad():
             result = entry(*own.inputs.values(), **extra)
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise  # the machine's limit is not the deck's fault
     except Exception as error:
         raise DeckError(

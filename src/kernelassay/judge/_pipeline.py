@@ -172,7 +172,8 @@ class _Grading:
         if self.infra is not None and proven is Status.CORRECT:
             self.status = Status.INFRA
         elif self.infra is not None:
-            self.infra, self.status = None, proven  # what was shown before the machine failed stands
+            self.log.append(f"the machine failed after this was shown: {self.infra}")
+            self.infra, self.status = None, proven
         elif self.trouble is not None:
             self.status = self.trouble[0].status
         else:
